@@ -1,0 +1,45 @@
+"""What the compiler makes of each Triton kernel for gfx942 and gfx950, driven by the kernel's own host code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from waveproof.fixtures.bench import Bench
+from waveproof.golden.judges.machine_code import judge_compiled, judge_offsets, judge_resources
+from waveproof.kernels.operators.contract import Call, Embedding, Value
+from waveproof.kernels.operators.renorm import MAX_ROWS
+
+pytestmark = [pytest.mark.rocm, pytest.mark.compile]
+
+
+def arguments(operator: str, rows: int, vocab_size: int, path: str) -> dict[str, Value]:
+    """Arguments of a ``renorm`` operator; only shapes and types count, nothing is executed."""
+    matrix = torch.full((rows, vocab_size), 1.0 / vocab_size)
+    top_k, top_p = torch.full((rows,), 50, dtype=torch.int32), torch.full((rows,), 0.9)
+    if operator == "top_k_renorm_prob":
+        return {"probs": matrix, "top_k": top_k}
+    if operator == "top_p_renorm_prob":
+        return {"probs": matrix, "top_p": top_p}
+    return {"logits": matrix, "temperature": torch.ones(rows), "top_k": top_k, "top_p": top_p, "path": path}
+
+
+@pytest.mark.operator("top_k_renorm_prob", "top_p_renorm_prob", "target_probs", runtimes=("compile",))
+def test_compiles(bench: Bench, vocab_size: int) -> None:
+    """Every kernel that the host code launches compiles, spills nothing, needs no scratch and fits into LDS."""
+    call = Call(bench.operator, arguments(bench.operator, 4, vocab_size, bench.path))
+    outcome = bench.run(call)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+    for judgement in judge_resources(outcome.launches, bench.subject.arch, call):
+        bench.hold(judgement)
+
+
+@pytest.mark.operator("top_k_renorm_prob", "top_p_renorm_prob", runtimes=("compile",))
+def test_offsets_fit_at_serving_scale(bench: Bench) -> None:
+    """At 65,536 rows of 163,840 values no address is computed in 32 bits that do not hold it."""
+    (name, matrix), (limit, _) = arguments(bench.operator, 1, 163_840, "").items()
+    scalar = 50 if limit == "top_k" else 0.9
+    call = Call(bench.operator, {name: matrix, limit: scalar}, embedding=Embedding(name, MAX_ROWS, 0))
+    outcome = bench.run(call)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+    bench.hold(judge_offsets(outcome.launches, call))

@@ -1,0 +1,76 @@
+"""Judge what the compiler made of a kernel: rules that hold across versions, from resources and address arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from waveproof.golden.judges.judgement import Demonstration, Judgement
+from waveproof.kernels.operators.contract import Call
+
+LDS_BYTES = {"gfx942": 65_536, "gfx950": 163_840}
+"""LDS of a compute unit: AMD Instinct MI300 and CDNA4 ISA documents, section "Local Data Share"."""
+
+
+def judge_compiled(error: Mapping[str, Any] | None, launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
+    """Whether the host code reached a launch and every kernel compiled."""
+    rule = "compiles"
+    demonstration = Demonstration("compile", (call,))
+    if error is not None:
+        first = next(iter(error["message"].strip().splitlines()), "")
+        return Judgement(
+            rule, False, 1.0, message=f"{error['type']}: {first}", got=error["type"], demonstration=demonstration
+        )
+    if not launches:
+        return Judgement(
+            rule,
+            False,
+            1.0,
+            message="the host code launched no kernel: nothing was compiled",
+            demonstration=demonstration,
+        )
+    return Judgement(rule, True)
+
+
+def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call) -> list[Judgement]:
+    """No spilled registers, no scratch, LDS within the compute unit's: a renorm kernel streams and needs none of them."""
+    judgements = []
+    for launch in launches:
+        resources, kernel = launch["resources"], launch["kernel"]
+        for rule, key, bound, unit in (
+            ("no spills", "vgpr_spill", 0, "spilled VGPRs"),
+            ("no scratch", "scratch_bytes", 0, "bytes of scratch a lane"),
+            ("LDS fits", "lds_bytes", LDS_BYTES[arch], "bytes of LDS"),
+        ):
+            figure = float(resources[key])
+            holds = figure <= bound
+            judgements.append(
+                Judgement(
+                    rule,
+                    holds,
+                    figure,
+                    float(bound),
+                    unit,
+                    "a streaming kernel keeps its state in registers"
+                    if bound == 0
+                    else f"LDS of a {arch} compute unit",
+                    "" if holds else f"{kernel} on {arch} takes {figure:g} {unit}",
+                    demonstration=None if holds else Demonstration("compile", (call,)),
+                )
+            )
+    return judgements
+
+
+def judge_offsets(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
+    """No address offset that leaves 32 bits at the shapes of this launch (kind: sgl-project/sglang#35571)."""
+    rule = "offsets fit their type"
+    for launch in launches:
+        for overflow in launch["overflows"]:
+            return Judgement(
+                rule,
+                False,
+                1.0,
+                message=str(overflow),
+                demonstration=Demonstration("compile", (call,)),
+            )
+    return Judgement(rule, True)

@@ -1,0 +1,167 @@
+"""Relations that hold without an oracle: between two calls, between a call and its memory, between input and refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from waveproof.golden.judges.judgement import Demonstration, Judgement
+from waveproof.kernels.operators.contract import Call
+
+REFUSAL_TYPES = ("ValueError", "TypeError")
+"""Exception classes that count as a refusal; an AssertionError or a RuntimeError from deep inside is an accident."""
+
+
+class Incident(Protocol):
+    """What a runtime reports of memory, see ``kernels.runtimes.memory.Incident``."""
+
+    @property
+    def kind(self) -> str:
+        """``input-changed``, ``out-of-bounds`` or ``unrepeatable``."""
+
+    @property
+    def buffer(self) -> str:
+        """The argument or allocation that it is about."""
+
+    @property
+    def position(self) -> int:
+        """Byte or element of the first damage."""
+
+    @property
+    def detail(self) -> str:
+        """What was seen."""
+
+
+_INCIDENT_RULES = {
+    "input-changed": "input unchanged",
+    "out-of-bounds": "memory outside buffers unchanged",
+    "unrepeatable": "repeat calls equal",
+}
+
+
+def judge_incidents(incidents: Sequence[Incident], call: Call) -> Judgement:
+    """Whether the call left its inputs and everything around its buffers alone, and repeats itself bit by bit."""
+    if not incidents:
+        return Judgement("memory", True)
+    first = incidents[0]
+    return Judgement(
+        _INCIDENT_RULES[first.kind],
+        False,
+        figure=1.0,
+        message=f"{first.detail}" + (f" (and {len(incidents) - 1} more)" if len(incidents) > 1 else ""),
+        index=(first.position,),
+        demonstration=Demonstration("incident", (call,), incident=first.kind),
+    )
+
+
+def judge_returned(error: Mapping[str, Any] | None, call: Call) -> Judgement:
+    """Whether a legal call returned instead of raising."""
+    rule = "legal input accepted"
+    if error is None:
+        return Judgement(rule, True)
+    return Judgement(
+        rule,
+        False,
+        figure=1.0,
+        message=f"raised {error['type']}: {error['message'].strip().splitlines()[0] if error['message'] else ''}",
+        expected="a result",
+        got=f"{error['type']}",
+        demonstration=Demonstration("raised", (call,)),
+    )
+
+
+def judge_refused(error: Mapping[str, Any] | None, rule: str, call: Call) -> Judgement:
+    """Whether illegal input got a ValueError or a TypeError; ``rule`` says what is illegal."""
+    name = "illegal input refused"
+    if error is not None and any(base in REFUSAL_TYPES for base in error["bases"]):
+        return Judgement(name, True)
+    got = "a result" if error is None else f"{error['type']}: {error['message'][:200]}"
+    return Judgement(
+        name,
+        False,
+        figure=1.0,
+        message=f"{rule} must be refused with one of {', '.join(REFUSAL_TYPES)}",
+        expected=" or ".join(REFUSAL_TYPES),
+        got=got,
+        demonstration=Demonstration("accepted", (call,)),
+    )
+
+
+def judge_launched(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
+    """Whether a kernel ran at all, where a kernel is what is under test."""
+    if launches:
+        return Judgement("kernel launched", True)
+    return Judgement(
+        "kernel launched",
+        False,
+        figure=1.0,
+        message="no kernel was launched: what was judged is host code, a fallback",
+        demonstration=Demonstration("raised", (call,)),
+    )
+
+
+def judge_same_rows(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    rows: tuple[Sequence[int], Sequence[int]],
+    calls: tuple[Call, Call],
+    because: str,
+) -> Judgement:
+    """Whether rows of two results have the same bits; ``because`` says why they must."""
+    rule = "same bits"
+    left, right = first[list(rows[0])], second[list(rows[1])]
+    bits = (left.contiguous().view(torch.int32), right.contiguous().view(torch.int32))
+    differ = bits[0] != bits[1]
+    if not differ.any():
+        return Judgement(rule, True)
+    row, column = (int(i) for i in torch.nonzero(differ)[0])
+    return Judgement(
+        rule,
+        False,
+        figure=float(differ.sum()),
+        unit="values that differ",
+        message=f"{because}: {int(differ.sum())} values differ",
+        index=(rows[1][row], column),
+        expected=f"{left[row, column].item():.9g}",
+        got=f"{right[row, column].item():.9g}",
+        demonstration=Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1]))),
+    )
+
+
+def judge_close_rows(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    rows: tuple[Sequence[int], Sequence[int]],
+    tolerance: float,
+    calls: tuple[Call, Call],
+    because: str,
+) -> Judgement:
+    """Whether rows of two results keep the same tokens, with values that differ by no more than twice the tolerance.
+
+    For pairs of calls in which an implementation may sum in another order: each result may be off by ``tolerance``.
+    """
+    rule = "same law"
+    left, right = first[list(rows[0])].double(), second[list(rows[1])].double()
+    bound = 2.0 * tolerance
+    error = (left - right).abs() / torch.maximum(left, right).clamp(min=2.0**-126)
+    error = torch.where((left > 0) != (right > 0), torch.inf, torch.nan_to_num(error, nan=torch.inf))
+    error = torch.where(left == right, 0.0, error)
+    if not error.numel() or float(error.max()) <= bound:
+        figure = float(error.max()) if error.numel() else 0.0
+        return Judgement(rule, True, figure, bound, "relative difference", "twice the tolerance of one result")
+    row, column = (int(i) for i in torch.nonzero(error > bound)[0])
+    return Judgement(
+        rule,
+        False,
+        float(error.max()),
+        bound,
+        "relative difference",
+        "twice the tolerance of one result",
+        f"{because}: {int((error > bound).sum())} values differ",
+        (rows[1][row], column),
+        f"{left[row, column].item():.9g}",
+        f"{right[row, column].item():.9g}",
+        Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1]))),
+    )

@@ -1,0 +1,112 @@
+"""The user's own implementation, named on the command line.
+
+``OP=FILE.py:FUNC[,key=value...]`` or ``OP=package.module:FUNC[,key=value...]`` with keys ``variant`` (the semantic variant
+that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``) and ``name``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from waveproof.kernels.operators.registry import operator_named
+from waveproof.kernels.providers.registry import Implementation, declared_as
+from waveproof.kernels.runtimes.catalogue import runtime_named, why_unavailable
+
+
+class BadProvider(ValueError):
+    """A ``--provider`` value that does not name a function for an operator."""
+
+
+_KEYS = ("variant", "runtime", "name")
+_FORM = "OP=FILE.py:FUNC[,variant=NAME][,runtime=NAME] or OP=package.module:FUNC"
+
+
+def parse_provider(text: str) -> Implementation:
+    """Read one ``--provider`` value.
+
+    The file must exist and define the function; it is not executed here. Without ``runtime`` the function runs on this
+    machine's GPU if there is one, else in the interpreter if its file imports triton, else on the CPU.
+
+    Raises:
+        BadProvider: the value does not have the form, names a file or function that is not there, or an unknown key.
+        UnknownOperator: the operator does not exist.
+        UnknownRuntime: the runtime does not exist.
+    """
+    operator_name, equals, rest = text.partition("=")
+    target, *pairs = rest.split(",")
+    location, colon, function = target.rpartition(":")
+    if not (equals and colon and location and function):
+        raise BadProvider(f"--provider {text!r} does not have the form {_FORM}")
+    operator = operator_named(operator_name.strip())
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key.strip() not in _KEYS:
+            raise BadProvider(f"--provider {text!r}: {pair!r} is not one of {', '.join(k + '=...' for k in _KEYS)}")
+        options[key.strip()] = value.strip()
+    if not re.fullmatch(r"[\w.]+", options.get("name", "name")):
+        raise BadProvider(f"--provider {text!r}: name {options['name']!r} holds more than letters, digits, _ and .")
+    uses_triton = False
+    if location.endswith(".py"):
+        path = Path(location).expanduser().resolve()
+        if not path.is_file():
+            raise BadProvider(f"--provider {text!r}: file {location} does not exist")
+        uses_triton = _inspect_file(path, location, function)
+        location = str(path)
+    elif not all(part.isidentifier() for part in location.split(".")):
+        raise BadProvider(f"--provider {text!r}: {location!r} is neither a .py file nor a dotted module name")
+    if "runtime" in options:
+        runtimes = tuple(runtime_named(name).name for name in options["runtime"].split("+"))
+    else:
+        device = next((name for name in ("hip", "cuda") if not why_unavailable(name)), "")
+        runtimes = (device or ("interpret" if uses_triton else "cpu"),)
+    implementation = Implementation(
+        provider=options.get("name", function),
+        operator=operator.name,
+        variant=operator.variants[0],
+        runtimes=runtimes,
+        load=f"{location}:{function}",
+        origin=f"{Path(location).name if location.endswith('.py') else location}:{function}",
+        launches=uses_triton,
+        paths=tuple((path, operator.variants[0]) for path in ("dense", "sparse"))
+        if "path" in operator.argument_names
+        else (),
+    )
+    if "variant" in options:
+        try:
+            implementation = declared_as(implementation, options["variant"])
+        except ValueError as error:
+            raise BadProvider(f"--provider {text!r}: {error}") from None
+    return implementation
+
+
+def _inspect_file(path: Path, shown: str, function: str) -> bool:
+    """Whether the file imports triton; refuses one that does not parse or does not bind the function's name."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise BadProvider(f"file {shown} is not Python: {error}") from None
+    bound = {
+        name
+        for node in tree.body
+        for name in (
+            [node.name]
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            else [alias.asname or alias.name for alias in node.names]
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            else [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if isinstance(node, ast.Assign)
+            else []
+        )
+    }
+    if function not in bound and "*" not in bound:
+        raise BadProvider(f"file {shown} defines no {function!r}; it defines: {', '.join(sorted(bound)) or 'nothing'}")
+    imported = {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    return "triton" in imported

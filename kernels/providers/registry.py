@@ -1,0 +1,134 @@
+"""Who implements what: the implementations that the suite knows, and those that a user brings.
+
+A provider module holds *adapters*: functions with an operator's signature whose body imports the upstream package and
+calls it. An adapter is self-contained, because its source is also what a minimal repro shows. Modules under
+``kernels.providers`` import nothing heavy at the top, so this registry can be read at collection time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from waveproof.kernels.operators.contract import Operator
+from waveproof.kernels.operators.registry import operator_named
+from waveproof.kernels.runtimes.catalogue import RUNTIMES, installed, runtime_named, why_unavailable
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Someone's implementation of an operator."""
+
+    provider: str
+    operator: str
+    variant: str
+    """The semantic variant that it declares, one of its operator's."""
+    runtimes: tuple[str, ...]
+    load: str
+    """``package.module:function`` or ``path/to/file.py:function``; loaded only in the process that runs it."""
+    packages: tuple[str, ...] = ()
+    """Top-level packages that must be installed."""
+    distribution: str = ""
+    """Distribution whose version is recorded; empty for the suite's own."""
+    origin: str = ""
+    """Upstream file and function that the adapter calls."""
+    launches: bool = False
+    """Whether it is a Triton implementation: where it runs in the interpreter it must launch a kernel."""
+    whole_row_programs: bool = False
+    """Whether axis 0 of its launch grid is the row and its host code touches no other row (see ``Embedding``)."""
+    paths: tuple[tuple[str, str], ...] = ()
+    """Values of an argument ``path`` that it implements, each with the variant that it has there."""
+
+    @property
+    def external(self) -> bool:
+        """Whether a user brought it: it may do anything, so it shares its process with nobody."""
+        return not self.load.startswith("waveproof.kernels.")
+
+    def variant_of(self, path: str) -> str:
+        """The variant that it has on a path; its own where the operator has no paths."""
+        return dict(self.paths).get(path, self.variant)
+
+    @property
+    def contract(self) -> Operator:
+        """The operator that it is held to."""
+        return operator_named(self.operator)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One implementation on one runtime: what a conformance test is pointed at."""
+
+    implementation: Implementation
+    runtime: str
+    arch: str = ""
+
+    @property
+    def id(self) -> str:
+        """``operator-provider-runtime[-arch]``, as it appears in test ids, waivers and records."""
+        parts = (self.implementation.operator, self.implementation.provider, self.runtime, self.arch)
+        return "-".join(part for part in parts if part)
+
+    @property
+    def place(self) -> str:
+        """``provider-runtime[-arch]``: what its cases share when they are spread over processes."""
+        return "-".join(part for part in (self.implementation.provider, self.runtime, self.arch) if part)
+
+    @property
+    def where(self) -> str:
+        """Runtime and arch."""
+        return f"{self.runtime} {self.arch}".strip()
+
+    def why_unavailable(self) -> str:
+        """Why it cannot run on this machine, or an empty string, as far as can be told without importing."""
+        reason = why_unavailable(self.runtime)
+        missing = [package for package in self.implementation.packages if not installed(package)]
+        if reason or not missing:
+            return reason
+        return f"{', '.join(missing)} not installed"
+
+
+def builtin_implementations() -> tuple[Implementation, ...]:
+    """Every implementation that comes with the suite."""
+    from waveproof.kernels.providers import (
+        aiter_kernels,
+        flashinfer_kernels,
+        own_kernels,
+        pytorch,
+        sglang_kernels,
+    )
+
+    modules = (pytorch, own_kernels, sglang_kernels, aiter_kernels, flashinfer_kernels)
+    return tuple(implementation for module in modules for implementation in module.IMPLEMENTATIONS)
+
+
+def subjects(
+    implementations: tuple[Implementation, ...],
+    runtimes: tuple[str, ...] = (),
+    arches: tuple[str, ...] = (),
+) -> tuple[Subject, ...]:
+    """Every implementation on every runtime that it can use, narrowed to the given runtimes and arches.
+
+    Raises:
+        UnknownRuntime: a runtime is named that does not exist.
+    """
+    chosen = {runtime_named(name).name for name in runtimes} or set(RUNTIMES)
+    return tuple(
+        Subject(implementation, runtime, arch)
+        for implementation in implementations
+        for runtime in implementation.runtimes
+        if runtime in chosen
+        for arch in RUNTIMES[runtime].arches
+        if not arches or not arch or arch in arches
+    )
+
+
+def declared_as(implementation: Implementation, variant: str) -> Implementation:
+    """The same implementation under another declared variant.
+
+    Raises:
+        ValueError: the operator has no such variant.
+    """
+    variants = implementation.contract.variants
+    if variant not in variants:
+        raise ValueError(f"{implementation.operator} has no variant {variant!r}; it has: {', '.join(variants)}")
+    paths = tuple((path, variant) for path, _ in implementation.paths)
+    return replace(implementation, variant=variant, paths=paths)

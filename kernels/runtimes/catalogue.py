@@ -1,0 +1,77 @@
+"""The runtimes by name: what each proves, and what can be told of its availability without importing anything heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+ARCHES = ("gfx942", "gfx950")
+"""AMD Instinct MI300X/MI325X and MI350X/MI355X."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A way of executing an implementation."""
+
+    name: str
+    proves: str
+    arches: tuple[str, ...]
+    """Architectures that it is run for; ``("",)`` where the machine itself decides."""
+    executes: bool = True
+    """False where nothing runs and only what the compiler made is judged."""
+
+
+RUNTIMES: dict[str, Runtime] = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime("cpu", "the algorithm, as torch on CPU tensors", ("",)),
+        Runtime("interpret", "the kernel's program, in Triton's interpreter", ("",)),
+        Runtime("compile", "that it compiles, and what it takes: registers, spills, LDS, scratch", ARCHES, False),
+        Runtime("emulate", "the compiled machine code, on an emulated device", ARCHES),
+        Runtime("hip", "everything, on the AMD GPU", ("",)),
+        Runtime("cuda", "the same checks on an NVIDIA GPU, and golden capture", ("",)),
+    )
+}
+
+
+class UnknownRuntime(LookupError):
+    """No runtime goes by this name."""
+
+
+def runtime_named(name: str) -> Runtime:
+    """The runtime of that name.
+
+    Raises:
+        UnknownRuntime: names the runtimes that exist.
+    """
+    try:
+        return RUNTIMES[name]
+    except KeyError:
+        raise UnknownRuntime(f"unknown runtime {name!r}; known: {', '.join(RUNTIMES)}") from None
+
+
+def installed(package: str) -> bool:
+    """Whether a top-level package could be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def why_unavailable(runtime: str) -> str:
+    """Why a runtime cannot be used on this machine, or an empty string; looks at files only.
+
+    A device node without a working driver passes here and is found out when the runtime is opened.
+    """
+    if not installed("torch"):
+        return "torch is not installed (python -m pip install torch==2.13.0)"
+    if runtime in ("interpret", "compile") and not installed("triton"):
+        return "triton is not installed (python -m pip install triton==3.9.0)"
+    if runtime == "emulate":
+        return "the emulated device is not part of this version"
+    if runtime == "hip" and not Path("/dev/kfd").exists():
+        return "no AMD GPU: /dev/kfd does not exist"
+    if runtime == "cuda" and not any(Path(f"/dev/{node}").exists() for node in ("nvidiactl", "nvidia0")):
+        return "no NVIDIA GPU: /dev/nvidiactl does not exist"
+    return ""

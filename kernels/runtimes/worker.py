@@ -1,0 +1,253 @@
+"""The process in which kernels run, on one runtime, so that whatever they do ends with it.
+
+Frames come in on stdin and go out on what was stdout; anything that the implementation prints, from Python or from C,
+goes to stderr, which the parent keeps in a file. Started by :mod:`waveproof.kernels.runtimes.process`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import importlib.util
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from waveproof.kernels.operators.contract import Call, Embedding
+from waveproof.kernels.operators.registry import operator_named
+from waveproof.kernels.runtimes import memory, wire
+from waveproof.kernels.runtimes.execution import Execution, RuntimeUnavailable, open_execution
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
+
+
+class Unsuitable(RuntimeError):
+    """What was loaded cannot be held to the operator: no such function, wrong signature, import error."""
+
+
+def main() -> None:
+    """Serve calls until the parent closes the pipe."""
+    if platform.system() == "Linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    frames_in = os.fdopen(os.dup(0), "rb")
+    frames_out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with open(os.devnull) as null:
+        os.dup2(null.fileno(), 0)
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    header, _ = wire.receive(frames_in)
+    try:
+        execution = open_execution(header["runtime"], header["arch"])
+    except RuntimeUnavailable as error:
+        wire.send(frames_out, {"kind": "unavailable", "reason": str(error)})
+        return
+    wire.send(frames_out, {"kind": "ready", "arch": execution.arch, "versions": versions(header["distribution"])})
+    serve(execution, frames_in, frames_out)
+
+
+def serve(execution: Execution, frames_in: IO[bytes], frames_out: IO[bytes]) -> None:
+    """Answer each ``load`` and each ``call`` frame until the parent closes the pipe."""
+    functions: dict[str, Callable[..., Any]] = {}
+    while True:
+        try:
+            header, tensors = wire.receive(frames_in)
+        except EOFError:
+            return
+        outputs: dict[str, torch.Tensor] = {}
+        if header["kind"] == "load":
+            try:
+                functions[header["load"]] = load(header["load"], header["operator"])
+                reply: wire.Header = {"kind": "loaded"}
+            except Unsuitable as error:
+                reply = {"kind": "unsuitable", "reason": str(error)}
+        else:
+            reply, outputs = run(execution, functions[header["load"]], wire.decode_call(header, tensors))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        wire.send(frames_out, reply, outputs)
+
+
+def versions(distribution: str) -> dict[str, str]:
+    """Versions of what takes part; torch's own for ROCm and CUDA where it was built for one."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("triton", distribution):
+        if name:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(name)
+    for name, version in (("rocm", torch.version.hip), ("cuda", torch.version.cuda)):
+        if version:
+            found[name] = version
+    return found
+
+
+def load(location: str, operator: str) -> Callable[..., Any]:
+    """Import ``module:function`` or ``file.py:function`` and see that it takes the operator's arguments.
+
+    Raises:
+        Unsuitable: with the import error, or what the module has instead, or the signature.
+    """
+    where, _, name = location.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            path = Path(where)
+            spec = importlib.util.spec_from_file_location(f"waveproof_provider_{path.stem}", path)
+            if spec is None or spec.loader is None:
+                raise Unsuitable(f"{path.name} cannot be loaded as a module")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # triton.jit and dataclasses look their module up
+            sys.path.insert(0, str(path.parent))
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+    except Unsuitable:
+        raise
+    except BaseException as error:
+        line = traceback.format_exception_only(type(error), error)[-1].strip()
+        raise Unsuitable(f"importing {Path(where).name} failed: {line}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        raise Unsuitable(f"{Path(where).name} has no attribute {name!r}")
+    if not callable(function):
+        raise Unsuitable(f"{name} in {Path(where).name} is {type(function).__name__}, not a function")
+    try:
+        operator_named(operator).check_arity(function)
+    except ValueError as error:
+        raise Unsuitable(str(error)) from None
+    return function
+
+
+def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple[wire.Header, dict[str, torch.Tensor]]:
+    """Run one call as often as it asks, between guards, and report everything that was seen."""
+    reply: wire.Header = {"kind": "result", "incidents": [], "launches": [], "error": None, "outputs": []}
+    first: list[torch.Tensor] | None = None
+    started = time.perf_counter()
+    try:
+        execution.refuse({value.dtype for value in call.arguments.values() if isinstance(value, torch.Tensor)})
+        for turn in range(call.repeats):
+            execution.clear_launches()
+            outputs, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)])
+            reply["incidents"] += incidents
+            if first is None:
+                first = outputs
+                reply["launches"] = execution.launches()
+            else:
+                reply["incidents"] += _differences(first, outputs)
+    except (RuntimeUnavailable, *execution.cannot) as error:
+        reply |= {"kind": "unavailable", "reason": str(error)}
+    except Exception as error:
+        reply["launches"] = execution.launches()
+        reply["error"] = {
+            "type": type(error).__name__,
+            "bases": [base.__name__ for base in type(error).__mro__],
+            "message": str(error)[:4000],
+            "traceback": traceback.format_exc()[-8000:],
+        }
+    reply["seconds"] = time.perf_counter() - started
+    if first is None:
+        return reply, {}
+    reply["outputs"] = [f"out{index}" for index in range(len(first))]
+    return reply, dict(zip(reply["outputs"], first))
+
+
+def _once(
+    execution: Execution, function: Callable[..., Any], call: Call, poison: int
+) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+    guarded: list[memory.Guarded] = []
+    arguments: list[Any] = []
+    rows = contextlib.nullcontext()
+    for name, value in call.arguments.items():
+        if not isinstance(value, torch.Tensor):
+            arguments.append(value)
+        elif not execution.executes:
+            arguments.append(execution.wrap(_on_meta(value, call.embedding if _embeds(call, name) else None)))
+        elif _embeds(call, name):
+            assert call.embedding is not None
+            arguments.append(execution.wrap(_embed(value, call.embedding, execution.device)))
+            rows = execution.only_rows(call.embedding.row)  # type: ignore[assignment]
+        else:
+            buffer = memory.guard_input(name, value, execution.device)
+            guarded.append(buffer)
+            arguments.append(execution.wrap(buffer.view))
+    if not execution.executes:
+        try:
+            function(*arguments)
+        except execution.needs_values:
+            execution.clear_launches()
+            function(*(execution.wrap(a) if isinstance(a, torch.Tensor) else a for a in call.arguments.values()))
+        return [], []
+    with memory.guarded_allocations(poison, execution.wrap) as allocator, rows:
+        result = function(*arguments)
+    if execution.device.type == "cuda":
+        torch.cuda.synchronize()
+    outputs = _as_tensors(result, execution)
+    if call.embedding is not None:
+        row = call.embedding.row
+        outputs = [output[row : row + 1] for output in outputs]
+    outputs = [execution.plain(output).detach().clone() for output in outputs]
+    damage = [buffer.damage() for buffer in (*guarded, *allocator.allocations)]
+    return outputs, [vars(incident) for incident in damage if incident is not None]
+
+
+def _embeds(call: Call, name: str) -> bool:
+    return call.embedding is not None and call.embedding.argument == name
+
+
+def _embed(value: torch.Tensor, embedding: Embedding, device: torch.device) -> torch.Tensor:
+    """A tensor of ``embedding.rows`` rows of which only the one that counts is ever written."""
+    huge = torch.empty((embedding.rows, *value.shape[1:]), dtype=value.dtype, device=device)
+    huge[embedding.row].copy_(value[0])
+    return huge
+
+
+def _on_meta(value: torch.Tensor, embedding: Embedding | None) -> torch.Tensor:
+    shape = list(value.shape)
+    if embedding is not None:
+        shape[0] = embedding.rows
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+    size = memory.extent(tuple(value.shape), tuple(value.stride()))
+    storage = torch.empty(value.storage_offset() + size, dtype=value.dtype, device="meta")
+    return torch.as_strided(storage, value.shape, value.stride(), value.storage_offset())
+
+
+def _as_tensors(result: Any, execution: Execution) -> list[torch.Tensor]:
+    items = list(result) if isinstance(result, (tuple, list)) else [result]
+    for item in items:
+        if not isinstance(item, torch.Tensor):
+            raise TypeError(f"returned {type(item).__name__} where a tensor is due")
+        if item.device.type != execution.device.type:
+            raise TypeError(f"returned a tensor on {item.device}, the input is on {execution.device}")
+    return items
+
+
+def _differences(first: list[torch.Tensor], again: list[torch.Tensor]) -> list[dict[str, Any]]:
+    """Bitwise differences between the results of two calls with the same input and different poison."""
+    incidents = []
+    for index, (one, two) in enumerate(zip(first, again)):
+        if one.shape != two.shape or one.dtype != two.dtype:
+            detail = f"{one.dtype}{list(one.shape)}, then {two.dtype}{list(two.shape)}"
+            incidents.append(vars(memory.Incident("unrepeatable", f"out{index}", 0, detail)))
+            continue
+        left, right = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, two))
+        differ = torch.nonzero(left != right)
+        if differ.numel():
+            element = int(differ[0]) // one.element_size()
+            detail = (
+                f"a second call with the same input gave other bits, first at flat index {element}: "
+                f"{one.reshape(-1)[element].item()!r}, then {two.reshape(-1)[element].item()!r} "
+                "(fresh memory held another pattern: an output or workspace is read or returned unwritten)"
+            )
+            incidents.append(vars(memory.Incident("unrepeatable", f"out{index}", element, detail)))
+    return incidents

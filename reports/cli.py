@@ -1,0 +1,107 @@
+"""The command ``waveproof``: what is done with results and goldens once pytest has ended.
+
+One sub-application a subject. Everything heavy is imported by the command that needs it, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from waveproof.reports import cli_golden
+
+
+class _Refusing(TyperGroup):
+    """Shows what the suite refuses as one line and exit status 2.
+
+    The suite's own exception classes and files that cannot be opened are the user's to mend. Anything else is a
+    fault of ours and keeps its traceback.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                line = f"{Path(str(error.filename)).name}: {error.strerror}"
+            elif type(error).__module__.startswith("waveproof."):
+                line = str(error)
+            else:
+                raise
+        typer.echo(f"waveproof: {line}", err=True)
+        raise typer.Exit(2)
+
+
+app = typer.Typer(
+    cls=_Refusing,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Conformance and regression suite for LLM-serving kernels on ROCm. The tests themselves run under pytest.",
+)
+app.add_typer(cli_golden.app, name="golden")
+
+Results = Annotated[
+    Path, typer.Argument(metavar="RESULTS.jsonl", exists=True, dir_okay=False, help="Records that a pytest run wrote.")
+]
+
+
+@app.command()
+def page(
+    results: Results,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("page.html"),
+) -> None:
+    """Write the HTML page of a run."""
+    from waveproof.reports.page import render_page
+    from waveproof.reports.verdicts import read_records
+
+    records = list(read_records(results))
+    output.write_text(render_page(records), encoding="utf-8")
+    typer.echo(f"{output}: {len(records)} cases")
+
+
+@app.command()
+def matrix(results: Results) -> None:
+    """Print the conformance matrix of a run."""
+    from rich.console import Console
+
+    from waveproof.reports.matrix import render_matrix
+    from waveproof.reports.verdicts import read_records
+
+    console = Console()
+    colour = sys.stdout.isatty() and not console.no_color
+    typer.echo(render_matrix(list(read_records(results)), console.width, colour, console.encoding))
+
+
+@app.command()
+def waivers(
+    file: Annotated[
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="Waiver file, waivers.toml in this folder if not given."),
+    ] = None,
+) -> None:
+    """List the waivers: known failures that do not turn a run red."""
+    import datetime
+
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from waveproof.reports.waivers import FILE_NAME, load_waivers
+
+    path = file or Path(FILE_NAME)
+    known = load_waivers(path)
+    if not known:
+        typer.echo(f"no waivers in {path}" if path.exists() else f"no {path} here")
+        return
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    table = Table(Column("case", overflow="fold"), "only on", "expires", "why")
+    for waiver in known:
+        conditions = [waiver.arch, *(f"{name} {versions}" for name, versions in waiver.versions.items())]
+        expires = f"{waiver.expires}{' (expired)' if waiver.expires < today else ''}"
+        table.add_row(*map(Text, (waiver.id, ", ".join(filter(None, conditions)), expires, waiver.why)))
+    Console().print(table)
