@@ -5,6 +5,8 @@ The contract, its error model and its sources: ``kernels/operators/renorm.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +23,7 @@ from waveproof.fixtures.strategies.renorm import (
     make_rows,
 )
 from waveproof.golden.judges.relations import judge_close_rows, judge_refused, judge_same_rows
-from waveproof.kernels.operators.contract import Call, Embedding
+from waveproof.kernels.operators.contract import Call, Embedding, Value
 from waveproof.kernels.operators.renorm import TOP_K_ALL, value_tolerance
 
 pytestmark = pytest.mark.rocm
@@ -151,8 +153,8 @@ def test_degenerate_row_stays_alone(bench: Bench, kind: str, seed: int) -> None:
 def test_per_row_limit_is_the_scalar(bench: Bench, seed: int) -> None:
     limit: int | float = 7 if bench.operator == TOP_K else 0.75
     kinds = ("softmax", "quantised", "wide", "flat")
-    scalar = Case(500, kinds, (limit,), seed=seed).call(bench.operator)  # type: ignore[arg-type]
-    per_row = Case(500, kinds, (limit,) * len(kinds), seed=seed).call(bench.operator)  # type: ignore[arg-type]
+    scalar = Case(500, kinds, (limit,), seed=seed).call(bench.operator)
+    per_row = Case(500, kinds, (limit,) * len(kinds), seed=seed).call(bench.operator)
     rows = range(len(kinds))
     because = "one limit for all rows and the same limit a row are the same call"
     first, second = bench.conforms(scalar), bench.conforms(per_row)
@@ -160,7 +162,7 @@ def test_per_row_limit_is_the_scalar(bench: Bench, seed: int) -> None:
 
 
 @pytest.mark.operator(TOP_K, TOP_P)
-@pytest.mark.parametrize("batch", [7, 8, 9, 64])
+@pytest.mark.parametrize("batch", [7, 8, 9, pytest.param(64, marks=pytest.mark.slow)])
 def test_row_alone_is_row_in_batch(bench: Bench, batch: int, seed: int) -> None:
     # vLLM switched kernels, and with them the tie rule, at 8 rows (vllm-project/vllm#50979).
     limit: int | float = 5 if bench.operator == TOP_K else 0.9
@@ -247,7 +249,7 @@ def test_late_rows_of_a_huge_batch(bench: Bench, seed: int) -> None:
 
 # Refusals -------------------------------------------------------------------------------------------------------------
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], torch.Tensor], Value, Value]] = {
     "one-dimensional probs": (lambda: torch.full((4,), 0.25), 2, 0.5),
     "three-dimensional probs": (lambda: torch.full((1, 2, 4), 0.25), 2, 0.5),
     "two limits for three rows": (lambda: torch.full((3, 4), 0.25), torch.tensor([1, 2]), torch.tensor([0.5, 0.6])),
@@ -258,7 +260,7 @@ REFUSED = {
 @pytest.mark.parametrize("rule", REFUSED)
 def test_refusal(bench: Bench, rule: str) -> None:
     probs, top_k, top_p = REFUSED[rule]
-    limit = {"top_k": top_k} if bench.operator == TOP_K else {"top_p": top_p}
+    limit: dict[str, Value] = {"top_k": top_k} if bench.operator == TOP_K else {"top_p": top_p}
     call = Call(bench.operator, {"probs": probs(), **limit})
     bench.hold(judge_refused(bench.run(call).error, rule, call))
 
@@ -272,5 +274,5 @@ def test_refusal_of_top_p(bench: Bench, p: float) -> None:
 
 @pytest.mark.operator(TOP_K, TOP_P)
 def test_empty_batch(bench: Bench) -> None:
-    limit = {"top_k": 2} if bench.operator == TOP_K else {"top_p": 0.5}
+    limit: dict[str, Value] = {"top_k": 2} if bench.operator == TOP_K else {"top_p": 0.5}
     bench.result(Call(bench.operator, {"probs": torch.empty(0, 8), **limit}))

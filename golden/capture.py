@@ -16,15 +16,9 @@ from typing import Literal
 
 import torch
 
+from waveproof.golden.manifest import BadManifest, Golden, Provenance, describe_arguments, describe_outputs
 from waveproof.golden.renorm_cases import GENERATOR, Case
-from waveproof.golden.store import (
-    BadManifest,
-    Golden,
-    GoldenStore,
-    Provenance,
-    describe_arguments,
-    describe_outputs,
-)
+from waveproof.golden.store import GoldenStore
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.registry import OPERATORS
 

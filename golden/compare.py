@@ -16,7 +16,8 @@ import torch
 from waveproof.golden.capture import REFERENCE
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.judges.tolerance import judge_distribution, judge_form
-from waveproof.golden.store import Golden, GoldenStore, StoredGolden
+from waveproof.golden.manifest import Golden
+from waveproof.golden.store import GoldenStore, StoredGolden
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.registry import operator_named
 

@@ -23,6 +23,7 @@ def adapter_source(load: str, name: str = "implementation") -> str:
 
     Raises:
         AdapterMissing: the module does not exist or its top level defines no such function.
+
     """
     module, _, function = load.rpartition(":")
     spec = importlib.util.find_spec(module)

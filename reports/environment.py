@@ -46,6 +46,7 @@ def environment_lines(versions: Mapping[str, str] | None = None) -> dict[str, st
     Args:
         versions: versions that the process under test reported (``python``, ``torch``, ``rocm``, a distribution);
             they take precedence over what is found here.
+
     """
     versions = dict(versions or {})
     lines = {"OS": _operating_system(), "CPU": _processor(), "GPU": _gpus()}

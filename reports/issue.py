@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import jinja2
 
-from waveproof.golden.judges.judgement import Judgement
-from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.registry import operator_named
 from waveproof.reports.environment import environment_lines, scrub
-from waveproof.reports.literals import numbers_in, tensor_literal
-from waveproof.reports.repro import Repro
-from waveproof.reports.verdicts import Record, Verdict
+from waveproof.reports.verdicts import Failure, Record, Verdict
 
 LONG_LINES = 60
 """A script with more lines than this is folded away."""
@@ -48,28 +47,29 @@ _TEMPLATES = jinja2.Environment(
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One failed case, with what is needed to tell somebody else."""
+class Script:
+    """A minimal repro as it lies in a folder."""
 
-    record: Record
-    judgement: Judgement
-    repro: Repro | None = None
-
-    @property
-    def cause(self) -> tuple[str, str, str]:
-        """Operator, provider and rule: findings that agree in these are one bug."""
-        return self.record.operator, self.record.provider, self.judgement.rule
+    name: str
+    text: str
+    printed: str
+    data: str
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls that show it."""
-        return self.judgement.demonstration.calls if self.judgement.demonstration is not None else ()
+    def packages(self) -> list[str]:
+        """What it needs."""
+        found = re.search(r"^for package in \((.*?)\):$", self.text, re.MULTILINE)
+        names = re.findall(r'"([^"]+)"', found.group(1)) if found else []
+        return [*names, "waveproof"] if "from waveproof" in self.text and "waveproof" not in names else names
 
     @property
-    def weight(self) -> tuple[bool, int]:
-        """Orders findings by how well they explain: a confirmed script first, then the smallest input."""
-        confirmed = self.repro is not None and self.repro.confirmed is True
-        return not confirmed, sum(map(numbers_in, self.calls)) if self.calls else 1 << 62
+    def inputs(self) -> str:
+        """The lines that make its input, without the functions around them."""
+        bodies = re.findall(
+            r"^def (?:first|second)_input\(\):\n.*\n((?:    .*\n)*?)    return ", self.text, re.MULTILINE
+        )
+        text = "\n".join(re.sub(r"^    ", "", body, flags=re.MULTILINE).rstrip() for body in bodies)
+        return text.replace(".as_subclass(OnDevice)", "").replace(".to(DEVICE)", "")
 
 
 @dataclass(frozen=True)
@@ -82,114 +82,153 @@ class Row:
     result: str
 
 
-def report_id(cause: tuple[str, str, str]) -> str:
+Cause = tuple[str, str, str]
+"""Operator, provider and rule: records that agree in these report one bug."""
+
+
+def report_id(cause: Cause) -> str:
     """Eight hexadecimal digits that stand for a cause, the same in every run."""
     return hashlib.sha256("\0".join(cause).encode()).hexdigest()[:8]
 
 
-def write_report(failures: Sequence[Finding], directory: Path, others: Iterable[Record] = ()) -> list[Path]:
+def write_reports(failures: Sequence[Record], records: Sequence[Record], directory: Path) -> list[Path]:
     """Write one ``report_<id>.md`` for each cause and return the paths, in order of first appearance.
 
     Args:
-        failures: findings of a run, of any number of causes.
-        directory: made if it is not there.
-        others: further records of the run; those that passed the same checks on the same implementation are listed as
-            not showing the fault.
+        failures: records with a failure, of any number of causes.
+        records: all of the run; those that passed the same checks on the same implementation are listed as not showing
+            the fault.
+        directory: where the repros of these failures lie; made if it is not there.
+
     """
-    others = tuple(others)
-    causes: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in failures:
-        causes.setdefault(finding.cause, []).append(finding)
+    causes: dict[Cause, list[Record]] = {}
+    for record in failures:
+        if record.failure is not None:
+            causes.setdefault((record.operator, record.provider, record.failure.rule), []).append(record)
     paths = []
-    for cause, findings in causes.items():
+    for cause, failed in causes.items():
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"report_{report_id(cause)}.md"
-        path.write_text(report(findings, others), encoding="utf-8")
+        path.write_text(report(failed, records, directory), encoding="utf-8")
         paths.append(path)
     return paths
 
 
-def report(findings: Sequence[Finding], others: Sequence[Record] = ()) -> str:
-    """The report on one cause, as Markdown."""
-    best = min(findings, key=lambda finding: finding.weight)
-    record, judgement = best.record, best.judgement
-    operator = operator_named(record.operator)
-    script = best.repro.path.read_text(encoding="utf-8") if best.repro is not None and best.repro.path else ""
+def report(failed: Sequence[Record], records: Sequence[Record], directory: Path) -> str:
+    """The report on one cause, as Markdown; every record in ``failed`` has a failure."""
+    scripts = {record.failure.repro: read_script(directory, record.failure) for record in failed if record.failure}
+    record = min(failed, key=lambda record: _weight(record, scripts))
+    failure, operator = _failure(record), operator_named(record.operator)
+    script = scripts[failure.repro]
     context = {
-        "title": title(best),
+        "title": title(record, {record.arch for record in failed}),
         "operator": operator.name,
         "origin": scrub(record.origin) or record.provider,
         "contract": prose(operator.summary),
-        "variant": prose(_VARIANTS.get(record.variant, "")),
+        "variant": _VARIANTS.get(record.variant, ""),
         "source": prose(operator.source),
-        "message": prose(judgement.message),
-        "inputs": fence("\n".join(_input_lines(best)), "python"),
-        "where": f"[{', '.join(map(str, judgement.index))}]" if judgement.index is not None else "",
-        "expected": cell(judgement.expected),
-        "got": cell(judgement.got),
-        "figure": _measured(judgement),
-        "bound": f"{judgement.bound:.3g} {judgement.unit}".strip(),
-        "derivation": prose(judgement.derivation),
-        "rows": table_rows(findings, others),
-        "environment": environment_lines(record.versions),
-        "repro": best.repro,
-        "script": fence(scrub(script), "python"),
-        "folded": script.count("\n") > LONG_LINES,
-        "output": fence(scrub(best.repro.output if best.repro is not None else ""), "text"),
+        "message": prose(textwrap.shorten(failure.message, 500, placeholder=" ...")).rstrip("."),
+        "inputs": fence(_input_lines(record, script), "python"),
+        "where": f"[{', '.join(map(str, failure.index))}]" if failure.index is not None else "",
+        "expected": cell(failure.expected),
+        "got": cell(failure.got),
+        "measured": cell(f"{failure.figure:.3g} {failure.unit}") if _has_measure(failure) else "",
+        "bound": cell(f"{failure.bound:.3g} {failure.unit}"),
+        "derivation": prose(failure.derivation).rstrip("."),
+        "rows": table_rows(failed, records),
+        "resources": [{key: cell(str(value)) for key, value in kernel.items()} for kernel in record.resources],
+        "environment": {label: prose(value) for label, value in environment_lines(record.versions).items()},
+        "script": script,
+        "packages": ", ".join(f"`{name}`" for name in script.packages) if script else "",
+        "confirmed": failure.repro_confirmed,
+        "folded": script is not None and script.text.count("\n") > LONG_LINES,
+        "printed": fence(script.printed, "text") if script else "",
+        "command": f"python -m pytest {shlex.quote(scrub(record.id))}",
         "case": scrub(record.id),
+        "script_here": _SCRIPT_HERE,
     }
-    text = _render(context)
-    if len(text) > TRACKER_LIMIT:
-        text = _render({**context, "script": "", "output": fence(context["output"][-2000:], "text")})
-    return text
+    text = re.sub(r"\n{3,}", "\n\n", _TEMPLATES.get_template("report.md.j2").render(context))
+    # Put in last: blank lines within it are its own.
+    block = fence(script.text, "python") if script else ""
+    if len(text) + len(block) > TRACKER_LIMIT:
+        block = "(too long for this page: attached)"
+    return text.replace(_SCRIPT_HERE, block)
 
 
-def _render(context: dict[str, object]) -> str:
-    return re.sub(r"\n{3,}", "\n\n", _TEMPLATES.get_template("report.md.j2").render(context))
+def read_script(directory: Path, failure: Failure) -> Script | None:
+    """The failure's minimal repro, None where there is none."""
+    path = directory / failure.repro
+    if not failure.repro or not path.is_file():
+        return None
+    printed, data = path.with_suffix(".txt"), path.with_suffix(".safetensors")
+    return Script(
+        path.name,
+        path.read_text(encoding="utf-8"),
+        scrub(printed.read_text(encoding="utf-8")) if printed.is_file() else "",
+        data.name if data.is_file() else "",
+    )
+
+
+def _failure(record: Record) -> Failure:
+    assert record.failure is not None
+    return record.failure
+
+
+def _weight(record: Record, scripts: dict[str, Script | None]) -> tuple[bool, bool, int]:
+    """Orders records by how well they explain: a confirmed script, made from that record, the smallest input."""
+    failure = _failure(record)
+    script = scripts[failure.repro]
+    shapes = re.findall(r"\[(\d+(?:, \d+)*)\]", failure.call)
+    size = sum(prod(map(int, shape.split(", "))) for shape in shapes)
+    # The script's heading is wrapped, and has no double quotes.
+    name = "".join(scrub(record.id).replace('"', "'").split())
+    made_from_it = script is not None and name in "".join(script.text.split())
+    return failure.repro_confirmed is not True, not made_from_it, size
+
+
+_SCRIPT_HERE = "\0script\0"
 
 
 _VARIANTS = {
     "threshold": "Ties: every value that equals the boundary value is kept.",
     "exact-k": "Ties: exactly k values are kept, among equals those of the lowest index.",
+    "any-k": "Ties: exactly k values are kept, any of those that are equal.",
     "exact-p": "Ties: as few values as the mass needs are kept, among equals those of the lowest index.",
 }
 
 
-def title(finding: Finding) -> str:
-    """One sentence: the implementation, the operator, what is wrong, and the GPU where it was one."""
-    record = finding.record
-    text = " ".join(scrub(finding.judgement.message or f"{finding.judgement.rule} does not hold").split()).rstrip(".")
+def title(record: Record, arches: set[str]) -> str:
+    """One sentence: operator and implementation, what is wrong, and the GPU where only one kind shows it."""
+    failure = _failure(record)
+    text = " ".join(scrub(failure.message or f"{failure.rule} does not hold").split()).rstrip(".")
     short = re.split(r"(?<=\w)[;:.] ", text)[0]
-    where = f" on {record.arch}" if record.arch and record.arch not in short else ""
-    subject = f"{record.provider}: " if record.provider and record.provider not in record.operator else ""
-    words = f"{subject}{record.operator}: {short}{where}"
+    where = f" on {record.arch}" if len(arches) == 1 and record.arch and record.arch not in short else ""
+    words = f"{record.operator} ({record.provider}): {short}{where}"
     return prose(words if len(words) <= 140 else words[:139].rsplit(" ", 1)[0] + " ...")
 
 
-def table_rows(findings: Sequence[Finding], others: Iterable[Record]) -> list[Row]:
+def table_rows(failed: Sequence[Record], records: Sequence[Record]) -> list[Row]:
     """Who shows it, then who does not, each machine, shape and dtype once."""
-    shown = [_row(finding.record, _result(finding)) for finding in findings]
-    checks = {(finding.record.operator, finding.record.provider, finding.record.test) for finding in findings}
-    failing = {finding.record.id for finding in findings}
+    shown = [_row(record, _result(record)) for record in failed]
+    checks = {(record.operator, record.provider, record.test) for record in failed}
     spared = [
         _row(record, "right")
-        for record in others
-        if record.verdict is Verdict.PASS
-        and (record.operator, record.provider, record.test) in checks
-        and record.id not in failing
+        for record in records
+        if record.verdict is Verdict.PASS and (record.operator, record.provider, record.test) in checks
     ]
     return list(dict.fromkeys([*shown, *spared]))
 
 
-def _result(finding: Finding) -> str:
-    words = {"crash": "**crashes**", "timeout": "**hangs**"}
-    return words.get(finding.record.verdict.value, f"**wrong** ({_measured(finding.judgement)})")
+def _result(record: Record) -> str:
+    failure = _failure(record)
+    words = {Verdict.CRASH: "**crashes**", Verdict.TIMEOUT: "**hangs**"}
+    if record.verdict in words:
+        return words[record.verdict]
+    return f"**wrong**, {cell(f'{failure.figure:.3g} {failure.unit}')}" if _has_measure(failure) else "**wrong**"
 
 
-def _measured(judgement: Judgement) -> str:
-    if not judgement.bound and judgement.figure in (0.0, 1.0):
-        return cell(judgement.rule)
-    return cell(f"{judgement.figure:.3g} {judgement.unit}")
+def _has_measure(failure: Failure) -> bool:
+    return bool(failure.bound) or failure.figure not in (0.0, 1.0)
 
 
 def _row(record: Record, result: str) -> Row:
@@ -198,37 +237,22 @@ def _row(record: Record, result: str) -> Row:
     return Row(machine, cell(", ".join(record.shapes)), cell(", ".join(record.dtypes)), result)
 
 
-def _input_lines(finding: Finding) -> list[str]:
-    """The smallest input as Python where it is short, else by shape and dtype."""
-    lines = []
-    for number, call in enumerate(finding.calls):
-        if len(finding.calls) > 1:
-            lines.append(f"# {('first', 'second')[number] if number < 2 else 'a further'} call")
-        for name, value in call.arguments.items():
-            if value is None or isinstance(value, (int, float, str)):
-                lines.append(f"{name} = {value!r}")
-                continue
-            text = tensor_literal(value, 64)
-            text = None if text is not None and ("spread(" in text or ".view(" in text) else text
-            shape = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-            strides = "" if value.is_contiguous() else f", strides {list(value.stride())}"
-            lines.append(f"{name} = {text}  # {shape}{strides}" if text else f"{name}: {shape}{strides}")
-        if call.embedding is not None:
-            lines.append(f"# {call.embedding.argument} is row {call.embedding.row} of {call.embedding.rows} rows")
-    if finding.calls:
-        lines.append(f"{finding.calls[-1].operator}({', '.join(finding.calls[-1].arguments)})")
-    else:
-        lines.append(scrub(finding.record.failure.call) if finding.record.failure is not None else "")
-    return lines
+def _input_lines(record: Record, script: Script | None) -> str:
+    """The input as the script makes it where that is short, else by shape and dtype."""
+    inputs = script.inputs if script is not None else ""
+    call = scrub(_failure(record).call)
+    if not inputs or inputs.count("\n") > 30 or "STORED" in inputs:
+        return call
+    return f"{inputs}\n# {call}" if call else inputs
 
 
 def prose(text: str) -> str:
     """One line of Markdown that says what the text says: no markup, no mention of an account, no secrets."""
-    text = " ".join(scrub(text).split())
-    for sign, entity in (("<", "&lt;"), ("@", "&#64;"), ("|", "&#124;"), ("`", "'")):
-        text = text.replace(sign, entity)
-    # Underscores within a word are left alone by GitHub's Markdown, stars are not; "#12" would link to an issue.
-    return re.sub(r"(?<![\w/])#(?=\d)", "&#35;", text.replace("*", "\\*"))
+    # "#12" would link to an issue; underscores within a word are left alone by GitHub's Markdown, stars are not.
+    text = re.sub(r"(?<![\w/])#(?=\d)", "&#35;", " ".join(scrub(text).split()))
+    for sign, instead in (("<", "&lt;"), ("@", "&#64;"), ("|", "&#124;"), ("`", "'"), ("*", "\\*")):
+        text = text.replace(sign, instead)
+    return text
 
 
 def cell(text: str) -> str:

@@ -41,6 +41,7 @@ def tensor_literal(tensor: torch.Tensor, budget: int = INLINE_NUMBERS) -> str | 
     Args:
         tensor: any shape, strides and dtype.
         budget: how many numbers the text may hold; None is returned where more are needed.
+
     """
     dense = tensor.detach().cpu().contiguous()
     if not dense.numel():

@@ -47,8 +47,8 @@ STYLES = {
 NARROWEST = 40
 """Below this many columns nothing is legible; a narrower terminal wraps."""
 
-_NARROW_COLUMN = 13
-"""``0.31 of bound``."""
+_NARROW_COLUMN = 14
+"""``0.31 of bound``, ``1 inconclusive``."""
 _WIDE_COLUMN = 24
 _MARK = 9
 """What stands left of an entry below the matrix: ``TIMEOUT``, ``22 cases``."""
@@ -173,9 +173,7 @@ def _matrix(matrix: Matrix, width: int, rule: str) -> Iterable[RenderableType]:
                 label = Text(row.provider)
                 if row.variant and operator not in shared:
                     label.append(f"\n {row.variant}", style="dim")
-                cells = [
-                    _cell(matrix.cells.get((row, column)), room - (layout.gap == 1)) for column, room in layout.columns
-                ]
+                cells = [_cell(matrix.cells.get((row, column)), room, layout.gap) for column, room in layout.columns]
                 table.add_row(label, *cells)
             yield table
             yield Text("")
@@ -189,7 +187,7 @@ def _grid(layout: _Layout) -> Table:
     return grid
 
 
-def _cell(cell: Cell | None, width: int) -> Text:
+def _cell(cell: Cell | None, width: int, gap: int) -> Text:
     if cell is None:
         return Text("")
     if width < _NARROW_COLUMN:
@@ -197,7 +195,7 @@ def _cell(cell: Cell | None, width: int) -> Text:
     if cell.absence:
         verdict = next(iter(cell.counts))
         return Text(word(verdict), style=STYLES[verdict]).append(f"\n{_told(cell.absence)}")
-    text = Text("\n").join(_packed([_one_count(*item) for item in cell.counts.items()], width))
+    text = Text("\n").join(_packed([_one_count(*item) for item in cell.counts.items()], width + min(gap - 2, 0)))
     worst = cell.worst
     if worst is not None and (worst.figure != 0 or not worst.holds):
         style = "not dim" if worst.holds else STYLES[Verdict.FAIL if cell.red else Verdict.WAIVED]

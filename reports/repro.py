@@ -98,7 +98,9 @@ def command(subject: Subject, record_id: str) -> str:
 def write_repro(
     subject: Subject, judgement: Judgement, directory: Path, record_id: str, timeout: float = 180.0
 ) -> Repro:
-    """Write ``repro_<id>.py`` (and ``repro_<id>.safetensors`` where tensors are large) and try it in a clean process.
+    """Write ``repro_<id>.py`` and try it in a clean process.
+
+    Beside it lie ``repro_<id>.txt``, what it printed there, and ``repro_<id>.safetensors`` where tensors are large.
 
     Args:
         subject: what failed, and where.
@@ -106,6 +108,7 @@ def write_repro(
         directory: made if it is not there; an older script of the same id is replaced.
         record_id: the pytest node id, shown in the script.
         timeout: seconds that the script may take.
+
     """
     shown = judgement.demonstration
     if shown is None:
@@ -131,6 +134,7 @@ def write_repro(
     else:
         path.write_text(tried[0][0], encoding="utf-8")  # none shows it: leave the plainest
     _, confirmed, output = tried[-1] if tried[-1][1] else tried[0]
+    path.with_suffix(".txt").write_text(output + "\n", encoding="utf-8")
     return Repro(path, data if data.exists() else None, confirmed, output)
 
 
@@ -140,6 +144,7 @@ def confirm(path: Path, timeout: float, arguments: Sequence[str] = ()) -> tuple[
     Returns:
         True where it exits 1, False where it exits 0, None where it exits otherwise or takes longer than ``timeout``
         seconds; and what it printed, scrubbed.
+
     """
     environment = {
         name: value
@@ -163,7 +168,10 @@ def confirm(path: Path, timeout: float, arguments: Sequence[str] = ()) -> tuple[
             os.killpg(process.pid, signal.SIGKILL)
         printed, _ = process.communicate()
         return None, f"{_tidy(printed, path)}\nended after {timeout:g} s".strip()
-    return {FAULT: True, GONE: False}.get(process.returncode), _tidy(printed, path)
+    text = _tidy(printed, path)
+    if process.returncode not in (FAULT, GONE, CANNOT_RUN):
+        text = f"{text}\nended with status {process.returncode}".strip()
+    return {FAULT: True, GONE: False}.get(process.returncode), text
 
 
 def _tidy(printed: bytes, path: Path, most: int = 8000) -> str:
@@ -255,7 +263,7 @@ def script(
         "high": high,
         "dtypes": ", ".join(f"torch.{name}" for name in implementation.contract.returns[0].dtypes),
         "rows": shown.rows,
-        "rule": _string(rule_text(judgement)),
+        "rule": _string(rule_text(judgement, derived=False)),
         "poisons": _tuple(poisons),
     }
     text = _TEMPLATES.get_template("repro.py.j2").render(context)
@@ -311,12 +319,12 @@ def _relative(file: Path, directory: Path) -> tuple[str, list[str]]:
     return relative, []
 
 
-def rule_text(judgement: Judgement) -> str:
-    """The rule with what was measured, what is allowed and where that comes from, in one line."""
+def rule_text(judgement: Judgement, derived: bool = True) -> str:
+    """The rule with what was measured, what is allowed and, if ``derived``, where that comes from, in one line."""
     text = judgement.rule
     if judgement.bound or judgement.figure not in (0.0, 1.0):
         text += f": {judgement.figure:.3g} {judgement.unit}".rstrip() + f", at most {judgement.bound:.3g} is right"
-    return text + (f" ({judgement.derivation})" if judgement.derivation else "")
+    return text + (f" ({judgement.derivation})" if judgement.derivation and derived else "")
 
 
 def versions_text(subject: Subject) -> str:
@@ -341,7 +349,12 @@ def _docstring(subject: Subject, judgement: Judgement, record_id: str, stem: str
         ("Exits", f"{FAULT} while the fault is there, {GONE} when it is gone, {CANNOT_RUN} when it cannot run here"),
     )
     title = textwrap.fill(f"{implementation.operator} of {implementation.provider}: {_safe(judgement.message)}", 116)
-    lines = [textwrap.fill(f"{label:<10}{_safe(text)}", 116, subsequent_indent=" " * 10) for label, text in fields]
+    lines = [
+        textwrap.fill(
+            f"{label:<10}{_safe(text)}", 116, subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False
+        )
+        for label, text in fields
+    ]
     return '"""' + title + "\n\n" + "\n".join(lines) + '\n"""'
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
-SCHEMA = 1
+SCHEMA: Final = 1
 """Raised by one whenever a field changes its meaning or goes."""
 
 Figure = Annotated[
@@ -54,7 +54,9 @@ class RuleFigure(BaseModel):
 
     @property
     def severity(self) -> float:
-        """The figure in units of its bound."""
+        """The figure in units of its bound; infinite for NaN, and where nothing was allowed."""
+        if math.isnan(self.figure):
+            return math.inf
         if self.bound > 0:
             return self.figure / self.bound
         return math.inf if self.figure > 0 else 0.0

@@ -18,6 +18,7 @@ from typing import Any
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+
 from waveproof.kernels.runtimes import interpret, interpreter_canary, narrow_floats
 from waveproof.selftest.interpreted_kernels import (
     accumulate,

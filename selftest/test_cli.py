@@ -11,8 +11,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from waveproof.golden.capture import Answer, Source, capture, provenance_of
+from waveproof.golden.manifest import MANIFEST
 from waveproof.golden.renorm_cases import small_cases
-from waveproof.golden.store import MANIFEST, GoldenStore
+from waveproof.golden.store import GoldenStore
 from waveproof.kernels.operators.contract import Call
 from waveproof.reports.cli import app
 from waveproof.reports.verdicts import Record, write_records

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from waveproof.kernels.runtimes import narrow_floats
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

@@ -54,7 +54,7 @@ def test_every_case_of_a_subject_is_in_its_cell_and_none_elsewhere() -> None:
 
 
 def test_columns_stand_in_the_order_of_the_runtimes() -> None:
-    shuffled = tuple(reversed(example_records())) + (passing(runtime="fpga"),)
+    shuffled = [*reversed(example_records()), passing(runtime="fpga")]
     titles = [column.title for column in tabulate(shuffled).columns]
     assert titles == ["cpu", "interpret", "compile gfx942", "compile gfx950", "hip", "cuda", "fpga"]
 
@@ -206,7 +206,7 @@ def test_six_columns_fit_into_80_characters_and_more_are_continued_below() -> No
     )
     text = printed(80, everywhere)
     assert text.count("top_k_renorm_prob (threshold)") == 2
-    assert text.partition("\n\n")[0].count("0.30 of bound") + text.partition("\n\n")[2].count("0.30 of bound") == 6
+    assert text.count("0.30 of bound") == 6
 
 
 def test_a_variant_is_told_once_where_all_agree_and_by_each_where_they_differ() -> None:

@@ -178,8 +178,11 @@ def test_a_kernel_compiled_in_several_cases_is_one_row_unless_its_figures_differ
     [
         ((), "Nothing was judged"),
         ((passing(verdict=Verdict.UNAVAILABLE, reason="no AMD GPU"),), "Nothing was judged"),
-        ((passing(),), "All 1 judged case conform"),
-        ((passing(), failing(verdict=Verdict.WAIVED, reason="known", waiver="w")), "conform, 1 of them waived"),
+        ((passing(),), "The one judged case conforms"),
+        (
+            (passing(), failing(verdict=Verdict.WAIVED, reason="known", waiver="w")),
+            "All 2 judged cases conform, 1 of them waived",
+        ),
         ((failing(),), "1 of 1 judged case is red"),
         ((failing(figures=(RuleFigure(rule="r", figure=math.nan, bound=1, holds=False),)),), "NaN measured"),
     ],

@@ -18,17 +18,8 @@ import torch
 from safetensors.torch import save
 
 from waveproof.golden.capture import provenance_of
-from waveproof.golden.store import (
-    COMMITTED,
-    MANIFEST,
-    BadManifest,
-    Golden,
-    GoldenStore,
-    TamperedGolden,
-    UnknownGolden,
-    describe_arguments,
-    describe_outputs,
-)
+from waveproof.golden.manifest import MANIFEST, BadManifest, Golden, describe_arguments, describe_outputs
+from waveproof.golden.store import COMMITTED, GoldenStore, TamperedGolden, UnknownGolden
 from waveproof.kernels.operators.contract import Call
 
 FIRST, SECOND = "top-k-first", "top-k-second"
@@ -263,6 +254,14 @@ def test_other_tensors_with_the_right_sha256_are_refused(
 ) -> None:
     reseal(store, save(tensors))
     assert_only_first_is_refused(store, match)
+
+
+def test_a_header_whose_metadata_is_null_is_refused(store: GoldenStore) -> None:
+    content = tensor_file(store).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]) | {"__metadata__": None}).encode()
+    reseal(store, len(header).to_bytes(8, "little") + header + content[8 + length :])
+    assert_only_first_is_refused(store, "header")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def judge_compiled(error: Mapping[str, Any] | None, launches: Sequence[Mapping[s
 
 
 def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call) -> list[Judgement]:
-    """No spilled registers, no scratch, LDS within the compute unit's: a renorm kernel streams and needs none of them."""
+    """No spilled registers, no scratch, LDS within the compute unit's: a streaming kernel needs none of them."""
     judgements = []
     for launch in launches:
         resources, kernel = launch["resources"], launch["kernel"]

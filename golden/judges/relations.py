@@ -1,4 +1,4 @@
-"""Relations that hold without an oracle: between two calls, between a call and its memory, between input and refusal."""
+"""Relations that hold without an oracle: of two calls, of a call and its memory, of illegal input and refusal."""
 
 from __future__ import annotations
 
@@ -97,8 +97,7 @@ def judge_launched(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgeme
         "kernel launched",
         False,
         figure=1.0,
-        message="no kernel was launched: what was judged is host code, a fallback",
-        demonstration=Demonstration("raised", (call,)),
+        message=f"no kernel was launched for {call.describe()}: what was judged is host code, a fallback",
     )
 
 
@@ -152,6 +151,9 @@ def judge_close_rows(
         figure = float(error.max()) if error.numel() else 0.0
         return Judgement(rule, True, figure, bound, "relative difference", "twice the tolerance of one result")
     row, column = (int(i) for i in torch.nonzero(error > bound)[0])
+    low = torch.zeros(second.shape, dtype=torch.float64)
+    high = torch.full_like(low, torch.inf)
+    low[list(rows[1])], high[list(rows[1])] = left * (1.0 - bound), left * (1.0 + bound)
     return Judgement(
         rule,
         False,
@@ -163,5 +165,6 @@ def judge_close_rows(
         (rows[1][row], column),
         f"{left[row, column].item():.9g}",
         f"{right[row, column].item():.9g}",
-        Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1]))),
+        # The second call, with the first one's result as what is due: that was held to float64 before.
+        Demonstration("values", (calls[1],), low, high),
     )

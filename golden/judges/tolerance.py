@@ -17,12 +17,21 @@ from waveproof.kernels.operators.renorm import SMALLEST_NORMAL
 def judge_form(output: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, call: Call) -> Judgement:
     """Whether there is one output of the contract's shape and dtype."""
     expected = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-    if output is None:
-        return _broken("form", "nothing was returned", call, expected=expected, got="nothing")
-    got = f"{str(output.dtype).removeprefix('torch.')}{list(output.shape)}"
-    if got != expected:
-        return _broken("form", f"returned {got} where {expected} is due", call, expected=expected, got=got)
-    return Judgement("form", True)
+    got = "nothing"
+    if output is not None:
+        got = f"{str(output.dtype).removeprefix('torch.')}{list(output.shape)}"
+    if got == expected:
+        return Judgement("form", True)
+    anything = torch.zeros(shape, dtype=torch.float64), torch.full(shape, torch.inf, dtype=torch.float64)
+    return Judgement(
+        "form",
+        False,
+        figure=1.0,
+        message=f"returned {got} where {expected} is due",
+        expected=expected,
+        got=got,
+        demonstration=Demonstration("values", (call,), *anything),
+    )
 
 
 def judge_kept_set(output: torch.Tensor, expected: Expected, call: Call) -> Judgement:
@@ -42,7 +51,7 @@ def judge_kept_set(output: torch.Tensor, expected: Expected, call: Call) -> Judg
         is_missing = bool(missing[index])
         row = index[0]
         message = (
-            f"{int(missing.sum())} tokens that must be kept are zero and {int(wrong.sum())} that must be dropped are not "
+            f"{int(missing.sum())} tokens that must be kept are zero, {int(wrong.sum())} that must be dropped are not "
             f"(worst row {int(counts.argmax())}); row {row} keeps {int(kept[row].sum())} tokens, "
             f"{int(expected.certain[row].sum())} to {int(expected.possible[row].sum())} are due"
         )
@@ -178,12 +187,11 @@ def _broken(
     rule: str,
     message: str,
     call: Call,
-    index: tuple[int, ...] | None = None,
-    expected: str = "",
-    got: str = "",
-    bounds: Expected | None = None,
+    index: tuple[int, ...],
+    expected: str,
+    got: str,
+    bounds: Expected,
 ) -> Judgement:
-    low, high = (bounds.low, bounds.high) if bounds is not None else (None, None)
     return Judgement(
         rule,
         False,
@@ -192,5 +200,5 @@ def _broken(
         index=index,
         expected=expected,
         got=got,
-        demonstration=Demonstration("values", (call,), low, high),
+        demonstration=Demonstration("values", (call,), bounds.low, bounds.high),
     )

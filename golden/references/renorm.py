@@ -1,8 +1,9 @@
-"""Float64 references for family ``renorm``: which tokens are kept, with which weights, and how far a result may lie off.
+"""Float64 references for family ``renorm``: which tokens are kept, with which weights, and how far a result may lie
+off.
 
 Everything is computed on the CPU with torch in float64 from the exact values of the inputs; the kept set of top-k is
-decided on the inputs as they are. The error model stands in :mod:`waveproof.kernels.operators.renorm`. The second method
-that these functions are checked by (counting instead of sorting, Python's ``fractions``) is in ``selftest``.
+decided on the inputs as they are. The error model stands in :mod:`waveproof.kernels.operators.renorm`. The second
+method that these functions are checked by (counting instead of sorting, Python's ``fractions``) is in ``selftest``.
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ def top_p(call: Call, variant: str) -> Expected:
 def target_probs(call: Call, variant: str) -> Expected:
     """softmax(logits / temperature), then top-k, then top-p.
 
-    Two tokens whose probabilities agree within the softmax's own error may change places, so the kept set is certain only
-    outside that band; tokens of equal logits stay equal.
+    Two tokens whose probabilities agree within the softmax's own error may change places, so the kept set is certain
+    only outside that band; tokens of equal logits stay equal.
     """
     logits = _tensor(call.arguments["logits"])
     batch, vocab_size = logits.shape

@@ -5,9 +5,9 @@ Semantics follow the interface that flashinfer documents for ``top_k_renorm_prob
 (``sglang/kernels/ops/sampling/renorm.py``), with the gaps that those leave open closed here.
 
 **Rows.** A row is *legal* when all its values are finite and not negative and it sums to 1 within the rounding of its
-dtype; a row is *degenerate* when it sums to zero or holds NaN, inf or a negative value. What a degenerate row becomes is
-left open, with two limits: it must not raise, hang or crash (one such row kills a whole batch: sgl-project/sglang#27618),
-and no other row may change by a bit.
+dtype; a row is *degenerate* when it sums to zero or holds NaN, inf or a negative value. What a degenerate row becomes
+is left open, with two limits: it must not raise, hang or crash (one such row kills a whole batch:
+sgl-project/sglang#27618), and no other row may change by a bit.
 
 **Ties.** ``threshold`` keeps every value that is not smaller than the boundary value; ``exact-k`` (for top-p:
 ``exact-p``) keeps as few as the rule needs and, among equals, the lowest indices. ``any-k`` keeps exactly k and leaves
@@ -16,8 +16,8 @@ open which of the equals: all that ``torch.topk`` promises.
 **Error model.** Let u = 2^-24 be float32's unit roundoff and gamma_n = n u / (1 - n u) (Higham, *Accuracy and Stability
 of Numerical Algorithms*, 2nd ed., section 3.1).
 
-* *Sum of a row.* Terms are not negative, so a sum whose longest chain has d additions is off by at most gamma_d, relatively
-  (ibid., section 4.2). No CDNA kernel reduces a row with less than one wavefront of 64 lanes, which gives
+* *Sum of a row.* Terms are not negative, so a sum whose longest chain has d additions is off by at most gamma_d,
+  relatively (ibid., section 4.2). No CDNA kernel reduces a row with less than one wavefront of 64 lanes, which gives
   d(n) = ceil(n / 64) + 6. At n = 163,840 this is 1.5e-4: small enough that a 0.1 % scale error is visible at any size.
 * *Renormalised value.* One sum, one division (or reciprocal and product: two roundings), one rounding of the result:
   relative error at most gamma_{d(n) + 3}. Results below 2^-126 may be flushed to zero (AMD's float mode allows it), so
@@ -25,10 +25,10 @@ of Numerical Algorithms*, 2nd ed., section 3.1).
 * *Kept set of top-k* is decided by comparing inputs, so it is exact. The kept set of top-p depends on a sum that
   implementations form in different orders: a token may fall on either side only while the exact mass before it lies
   within gamma_{d(n) + 2} + |1 - sum of the row| of top_p.
-* *Softmax.* The argument of exp((x - m) / T) carries the roundings of x / T and m / T, of their difference, of log2(e) and
-  of the product with it; each shifts the exponent by its own absolute size, hence the term by that size, relatively. The
-  exponential itself is taken to be good to 4 ulp (OpenCL C 3.0, section 7.4, allows 3 for ``exp`` and ``exp2``), at most
-  8 u: relative error ((|x| + |m|) / T + 3 |x - m| / T + 8) u for each term.
+* *Softmax.* The argument of exp((x - m) / T) carries the roundings of x / T and m / T, of their difference, of log2(e)
+  and of the product with it; each shifts the exponent by its own absolute size, hence the term by that size,
+  relatively. The exponential itself is taken to be good to 4 ulp (OpenCL C 3.0, section 7.4, allows 3 for ``exp`` and
+  ``exp2``), at most 8 u: relative error ((|x| + |m|) / T + 3 |x - m| / T + 8) u for each term.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ TOP_P_RENORM_PROB = Operator(
 TARGET_PROBS = Operator(
     name="target_probs",
     family="renorm",
-    summary="softmax(logits / temperature), then top-k, then top-p, renormalised between: the law that the accept-sampling "
-    "verifier draws from. The dense path filters probabilities, the sparse path takes the top-k logits first.",
+    summary="softmax(logits / temperature), then top-k, then top-p, renormalised between: the law that the verifier of "
+    "speculative decoding draws from. The dense path filters probabilities, the sparse path takes the top-k logits.",
     arguments=(
         Argument("logits", ("B", "V"), ("float32", "bfloat16", "float16"), "target logits"),
         Argument("temperature", ("B",), ("float32",), "softmax temperature above 0"),

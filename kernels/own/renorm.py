@@ -62,14 +62,6 @@ _TWO_OCTAVES = tl.constexpr(1 << 24)  # a float32's exponent starts at bit 23
 
 
 @triton.jit
-def _load(
-    row_ptr: tl.tensor, start: tl.tensor, stride_column: tl.tensor, length: tl.tensor, LANES: tl.constexpr
-) -> tl.tensor:
-    columns = start + tl.arange(0, LANES)
-    return tl.load(row_ptr + columns.to(tl.int64) * stride_column, mask=columns < length, other=0.0)
-
-
-@triton.jit
 def _enlist(
     pattern: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
@@ -85,10 +77,16 @@ def _enlist(
 
 
 @triton.jit
+def _gather(first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor) -> tl.tensor:
+    """The four lists as one tensor of int32 patterns, each lane's in its own thread."""
+    return tl.join(tl.join(first, second), tl.join(third, fourth)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
 def _survey(
     row_ptr: tl.tensor, stride_column: tl.tensor, length: tl.tensor, LANES: tl.constexpr
 ) -> tuple[tl.tensor, ...]:
-    """One read: the sum of the row and each lane's four largest patterns.
+    """One read: the sum of the row, its largest pattern, each lane's four largest, the largest fourth of them.
 
     Patterns are compared unsigned: NaN, inf and whatever is negative then exceed every finite value, and show up in
     the largest.
@@ -99,12 +97,13 @@ def _survey(
     fourth = tl.zeros((LANES,), tl.uint32)
     mass = tl.zeros((LANES,), tl.float32)
     for start in range(0, length, LANES):
-        value = _load(row_ptr, start, stride_column, length, LANES)
+        columns = start + tl.arange(0, LANES)
+        value = tl.load(row_ptr + columns.to(tl.int64) * stride_column, mask=columns < length, other=0.0)
         pattern = value.to(tl.uint32, bitcast=True)
         pattern = tl.where(pattern == _NEGATIVE_ZERO, 0, pattern)
         first, second, third, fourth = _enlist(pattern, first, second, third, fourth)
         mass += value
-    return tl.sum(mass, axis=0), first, second, third, fourth
+    return tl.sum(mass, axis=0), tl.max(first, axis=0), _gather(first, second, third, fourth), tl.max(fourth, axis=0)
 
 
 @triton.jit
@@ -117,7 +116,7 @@ def _narrow(
     COUNT: tl.constexpr,
     LANES: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
-    """One read of a legal row: G at `pivots` and at `high`, the mass from `high` up, and the four largest below."""
+    """One read of a legal row: G at `pivots` and at `high`, the mass from `high` up, and lists of what is below."""
     first = tl.zeros((LANES,), tl.int32)
     second = tl.zeros((LANES,), tl.int32)
     third = tl.zeros((LANES,), tl.int32)
@@ -130,7 +129,8 @@ def _narrow(
         above = tl.zeros((LANES,), tl.float32)
         reached = tl.zeros((pivots.shape[0], LANES), tl.float32)
     for start in range(0, length, LANES):
-        value = _load(row_ptr, start, stride_column, length, LANES)
+        columns = start + tl.arange(0, LANES)
+        value = tl.load(row_ptr + columns.to(tl.int64) * stride_column, mask=columns < length, other=0.0)
         pattern = tl.maximum(value.to(tl.int32, bitcast=True), 0)  # -0.0 is the smallest int32
         mass += tl.where(pattern >= high, value, 0.0)
         spread = value[None, :]
@@ -144,35 +144,13 @@ def _narrow(
         first, second, third, fourth = _enlist(listed, first, second, third, fourth)
     mass_above = tl.sum(mass, axis=0)
     weight_above = tl.sum(above, axis=0) if COUNT else mass_above
-    return tl.sum(reached, axis=1), weight_above, mass_above, first, second, third, fourth
-
-
-@triton.jit
-def _listed_count(
-    first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor, boundary: tl.tensor
-) -> tl.tensor:
-    count = tl.where(first >= boundary, 1, 0) + tl.where(second >= boundary, 1, 0)
-    count += tl.where(third >= boundary, 1, 0) + tl.where(fourth >= boundary, 1, 0)
-    return tl.sum(count, axis=0)
-
-
-@triton.jit
-def _listed_mass(
-    first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor, boundary: tl.tensor
-) -> tl.tensor:
-    mass = tl.where(first >= boundary, first.to(tl.float32, bitcast=True), 0.0)
-    mass += tl.where(second >= boundary, second.to(tl.float32, bitcast=True), 0.0)
-    mass += tl.where(third >= boundary, third.to(tl.float32, bitcast=True), 0.0)
-    mass += tl.where(fourth >= boundary, fourth.to(tl.float32, bitcast=True), 0.0)
-    return tl.sum(mass, axis=0)
+    listed = _gather(first, second, third, fourth)
+    return tl.sum(reached, axis=1), weight_above, mass_above, listed, tl.max(fourth, axis=0)
 
 
 @triton.jit
 def _bisect(
-    first: tl.tensor,
-    second: tl.tensor,
-    third: tl.tensor,
-    fourth: tl.tensor,
+    listed: tl.tensor,
     weight_above: tl.tensor,
     target: tl.tensor,
     low: tl.tensor,
@@ -183,12 +161,13 @@ def _bisect(
 
     Ends early when a single listed value lies in the bracket: any boundary between it and the next keeps the same.
     """
-    reach_low = 4 * first.shape[0]
+    reach_low = listed.numel
     reach_high = 0
     while (high - low > 1) & (reach_low - reach_high > 1):
         middle = low + ((high - low) >> 1)
-        count = _listed_count(first, second, third, fourth, middle)
-        weight = count if COUNT else _listed_mass(first, second, third, fourth, middle)
+        reaches = listed >= middle
+        count = tl.sum(tl.where(reaches, 1, 0))
+        weight = count if COUNT else tl.sum(tl.where(reaches, listed.to(tl.float32, bitcast=True), 0.0))
         enough = weight_above + weight >= target
         low = tl.where(enough, middle, low)
         reach_low = tl.where(enough, count, reach_low)
@@ -204,27 +183,25 @@ def _boundary(
     length: tl.tensor,
     target: tl.tensor,
     largest: tl.tensor,
-    first: tl.tensor,
-    second: tl.tensor,
-    third: tl.tensor,
-    fourth: tl.tensor,
+    listed: tl.tensor,
+    deepest: tl.tensor,
     COUNT: tl.constexpr,
     PIVOTS: tl.constexpr,
     LANES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """The boundary's pattern and the mass that is kept, for a legal row whose lists are those of the survey."""
-    kept = -1.0  # not known yet
     low = tl.full((), 1, tl.int32)  # the smallest positive pattern: zeros add no mass, kept or not
-    low = _bisect(first, second, third, fourth, target * 0, target, low, largest + 1, COUNT)
-    high = tl.max(fourth, axis=0)
+    low = _bisect(listed, target * 0, target, low, largest + 1, COUNT)
+    high = deepest
+    kept = -1.0  # not known yet
     if high < low:  # no lane dropped a value that reaches `low`
-        kept = _listed_mass(first, second, third, fourth, low)
+        kept = tl.sum(tl.where(listed >= low, listed.to(tl.float32, bitcast=True), 0.0))
     widest = tl.full((), _TWO_OCTAVES, tl.int32)
     while kept < 0:  # the boundary is in [low, high]
         step = tl.minimum((high - low + PIVOTS) // (PIVOTS + 1), widest)
         widest = high
         pivots = tl.maximum(high - step * (tl.arange(0, PIVOTS) + 1), low)
-        reached, weight_above, mass_above, first, second, third, fourth = _narrow(
+        reached, weight_above, mass_above, listed, deepest = _narrow(
             row_ptr, stride_column, length, pivots, high, COUNT, LANES
         )
         # A bracket of one pattern is not asked again: this read may have rounded otherwise than the lists did.
@@ -234,10 +211,9 @@ def _boundary(
         else:
             ceiling = tl.min(tl.where(reached >= target, high, pivots), axis=0)
             low = tl.max(tl.where(reached >= target, pivots, low), axis=0)
-            low = _bisect(first, second, third, fourth, weight_above, target, low, ceiling, COUNT)
-            deepest = tl.max(fourth, axis=0)
+            low = _bisect(listed, weight_above, target, low, ceiling, COUNT)
             if deepest < low:
-                kept = mass_above + _listed_mass(first, second, third, fourth, low)
+                kept = mass_above + tl.sum(tl.where(listed >= low, listed.to(tl.float32, bitcast=True), 0.0))
             high = tl.maximum(tl.minimum(ceiling - 1, deepest), low)
     return low, kept
 
@@ -265,18 +241,16 @@ def renorm_kernel(
     row_ptr = probs_ptr + row * stride_row
     if PER_ROW:
         limit = tl.load(limit + row * stride_limit)
+    kept, largest, listed, deepest = _survey(row_ptr, stride_column, length, LANES)
+    legal = (largest <= _MAX_FINITE) & (kept < float("inf"))
     if COUNT:
-        filtered = (limit > 0) & (limit < length)
         target = tl.minimum(limit, length).to(tl.int32)
-        legal_limit = True
+        filtered = (limit > 0) & (limit < length)
     else:
-        target = tl.full((), limit, tl.float32)
-        filtered = target < 1.0
-        legal_limit = target == target
-
-    kept, first, second, third, fourth = _survey(row_ptr, stride_column, length, LANES)
-    largest = tl.max(first, axis=0)
-    legal = (largest <= _MAX_FINITE) & (kept < float("inf")) & legal_limit
+        limit = tl.full((), limit, tl.float32)
+        legal &= limit == limit
+        target = tl.maximum(limit, 0.0)
+        filtered = (target < 1.0) & (target <= kept)
     boundary = tl.full((), 1, tl.int32)
     if legal & filtered:
         boundary, kept = _boundary(
@@ -285,10 +259,8 @@ def renorm_kernel(
             length,
             target,
             largest.to(tl.int32),
-            first.to(tl.int32, bitcast=True),
-            second.to(tl.int32, bitcast=True),
-            third.to(tl.int32, bitcast=True),
-            fourth.to(tl.int32, bitcast=True),
+            listed,
+            deepest.to(tl.int32),
             COUNT,
             PIVOTS,
             LANES,
@@ -297,7 +269,7 @@ def renorm_kernel(
     out_ptr = renormed_ptr + row * length
     for start in range(0, length, LANES):
         columns = start + tl.arange(0, LANES)
-        value = _load(row_ptr, start, stride_column, length, LANES)
+        value = tl.load(row_ptr + columns.to(tl.int64) * stride_column, mask=columns < length, other=0.0)
         renormed = tl.where(value.to(tl.int32, bitcast=True) >= boundary, value / kept, 0.0)
         renormed = tl.where(legal, renormed, float("nan"))
         tl.store(out_ptr + columns, renormed, mask=columns < length)

@@ -1,7 +1,8 @@
 """The user's own implementation, named on the command line.
 
-``OP=FILE.py:FUNC[,key=value...]`` or ``OP=package.module:FUNC[,key=value...]`` with keys ``variant`` (the semantic variant
-that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``) and ``name``.
+``OP=FILE.py:FUNC[,key=value...]`` or ``OP=package.module:FUNC[,key=value...]`` with keys ``variant`` (the semantic
+variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``)
+and ``name``.
 """
 
 from __future__ import annotations

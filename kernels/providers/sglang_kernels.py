@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 
 def top_k_renorm_prob(probs: torch.Tensor, top_k: int | torch.Tensor) -> torch.Tensor:
-    """``top_k_renorm_probs_triton``, which sglang binds to ``top_k_renorm_prob`` on HIP: float32[B, V] to float32[B, V]."""
+    """``top_k_renorm_probs_triton``, which sglang binds to ``top_k_renorm_prob`` on HIP: float32[B, V] to float32[B,
+    V].
+    """
     from sglang.kernels.ops.sampling.renorm_triton import top_k_renorm_probs_triton
 
     return top_k_renorm_probs_triton(probs, top_k)
 
 
 def top_p_renorm_prob(probs: torch.Tensor, top_p: float | torch.Tensor) -> torch.Tensor:
-    """``top_p_renorm_probs_triton``, which sglang binds to ``top_p_renorm_prob`` on HIP: float32[B, V] to float32[B, V]."""
+    """``top_p_renorm_probs_triton``, which sglang binds to ``top_p_renorm_prob`` on HIP: float32[B, V] to float32[B,
+    V].
+    """
     from sglang.kernels.ops.sampling.renorm_triton import top_p_renorm_probs_triton
 
     return top_p_renorm_probs_triton(probs, top_p)
@@ -34,7 +38,8 @@ def top_p_renorm_prob(probs: torch.Tensor, top_p: float | torch.Tensor) -> torch
 def target_probs(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, path: str
 ) -> torch.Tensor:
-    """``build_speculative_verify_target_probs`` with one draft token a request, flags set as sglang's scheduler sets them.
+    """``build_speculative_verify_target_probs`` with one draft token a request, flags set as sglang's scheduler sets
+    them.
 
     logits [B, V], temperature float32[B], top_k int[B], top_p float32[B] to float32[B, V].
     """
@@ -96,7 +101,7 @@ def verify_target_probs_builder() -> Callable[..., Any]:
     return namespace["build_speculative_verify_target_probs"]
 
 
-_RUNTIMES = ("interpret", "compile", "emulate", "hip")
+_RUNTIMES = ("interpret", "compile", "emulate", "hip", "cuda")
 _MODULE = "waveproof.kernels.providers.sglang_kernels"
 _RENORM = "sglang/kernels/ops/sampling/renorm_triton.py"
 _VERIFY = "sglang/srt/speculative/dflash_utils.py:build_speculative_verify_target_probs"

@@ -5,9 +5,9 @@ Imported in worker processes only: what stands behind each name imports torch, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,14 @@ class Execution:
     """What is raised where host code reads a value of a tensor that has none: then it gets one that has."""
     only_rows: Callable[[int], AbstractContextManager[object]] = lambda row: nullcontext()
     """Restricts launches to the program that stands at that row of grid axis 0, where the runtime can."""
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Within it launches are recorded, where recording them costs something."""
+    settle: Callable[[], None] = lambda: None
+    """Waits until everything that was asked for is done; what a device did wrong meanwhile is raised here."""
+    lost: Callable[[], str] = lambda: ""
+    """Why nothing more can be run in this process, empty while something can."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What a record should say of the device, beside versions."""
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,7 +118,20 @@ def _gpu(runtime: str) -> Callable[[str], Execution]:
             gpu = device.open_device(runtime)
         except device.DeviceUnavailable as error:
             raise RuntimeUnavailable(str(error)) from error
-        return Execution(runtime, gpu.arch, True, gpu.device, _same, device.to_cpu, gpu.launches, gpu.clear_launches)
+        return Execution(
+            runtime,
+            gpu.arch,
+            True,
+            gpu.device,
+            _same,
+            device.to_cpu,
+            gpu.launches,
+            gpu.clear_launches,
+            watch=gpu.watch,
+            settle=gpu.settle,
+            lost=gpu.lost,
+            facts=gpu.facts,
+        )
 
     return open_gpu
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from functools import cache
 
 import torch
+
 from waveproof.kernels.runtimes import interpreter_launch, interpreter_mend
 from waveproof.kernels.runtimes.interpreter_launch import (
     Launch,

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from waveproof.kernels.runtimes import narrow_floats
 from waveproof.kernels.runtimes.narrow_floats import NarrowFloat
 

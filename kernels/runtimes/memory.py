@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
 
 GUARD_BYTES = 4096
 """Canary bytes on each side of a buffer: more than the widest vector store of a wavefront (64 lanes x 16 bytes)."""
@@ -48,7 +49,7 @@ def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
     """Elements from the first to the last one addressed, both included; 0 for an empty tensor."""
     if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Guarded:
                     "out-of-bounds",
                     self.name,
                     at,
-                    f"{changed.numel()} bytes written {side} of {self.name} ({self.span} bytes), the first at byte {at}",
+                    f"{changed.numel()} bytes written {side} of {self.name} ({self.span} bytes), first at byte {at}",
                 )
         return None
 
@@ -144,9 +145,12 @@ class GuardedAllocator(TorchFunctionMode):
         if result.device.type == "meta" or span > self.largest or 0 in result.shape:
             return result
         total = -(-(span + 2 * GUARD_BYTES) // size) * size
-        with torch._C.DisableTorchFunctionSubclass():
-            storage = torch.full((total,), CANARY, dtype=torch.uint8, device=result.device)
+        # Unseen by whoever counts what the provider does: filled on the CPU, so that no kernel is launched for it, and
+        # out of sight of dispatch modes.
+        with torch._C.DisableTorchFunctionSubclass(), no_dispatch():
+            storage = torch.full((total,), CANARY, dtype=torch.uint8, device="cpu")
             storage[GUARD_BYTES : GUARD_BYTES + span] = self.poison
+            storage = storage.to(result.device)
             view = torch.empty(0, dtype=result.dtype, device=result.device).set_(
                 storage.untyped_storage(), GUARD_BYTES // size, result.shape, result.stride()
             )

@@ -1,4 +1,6 @@
-"""Frames between the suite and the processes that run kernels: a JSON header and tensors as safetensors, never pickle."""
+"""Frames between the suite and the processes that run kernels: a JSON header and tensors as safetensors, never
+pickle.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,9 @@ from waveproof.kernels.runtimes.execution import Execution, RuntimeUnavailable, 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
 
+DEVICE_LOST = 71
+"""Exit status after a fault that leaves the device unusable to this process (EX_OSERR of sysexits.h)."""
+
 
 class Unsuitable(RuntimeError):
     """What was loaded cannot be held to the operator: no such function, wrong signature, import error."""
@@ -54,7 +57,8 @@ def main() -> None:
     except RuntimeUnavailable as error:
         wire.send(frames_out, {"kind": "unavailable", "reason": str(error)})
         return
-    wire.send(frames_out, {"kind": "ready", "arch": execution.arch, "versions": versions(header["distribution"])})
+    found = {**versions(header["distribution"]), **execution.facts}
+    wire.send(frames_out, {"kind": "ready", "arch": execution.arch, "versions": found})
     serve(execution, frames_in, frames_out)
 
 
@@ -138,16 +142,18 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
         execution.refuse({value.dtype for value in call.arguments.values() if isinstance(value, torch.Tensor)})
         for turn in range(call.repeats):
             execution.clear_launches()
-            outputs, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)])
+            watch = execution.watch if turn == 0 else contextlib.nullcontext
+            outputs, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)], watch)
             reply["incidents"] += incidents
             if first is None:
                 first = outputs
                 reply["launches"] = execution.launches()
             else:
                 reply["incidents"] += _differences(first, outputs)
-    except (RuntimeUnavailable, *execution.cannot) as error:
+    except _cannot_go_on(execution) as error:
         reply |= {"kind": "unavailable", "reason": str(error)}
     except Exception as error:
+        _leave_a_lost_device(execution)
         reply["launches"] = execution.launches()
         reply["error"] = {
             "type": type(error).__name__,
@@ -159,11 +165,32 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
     if first is None:
         return reply, {}
     reply["outputs"] = [f"out{index}" for index in range(len(first))]
-    return reply, dict(zip(reply["outputs"], first))
+    return reply, dict(zip(reply["outputs"], first, strict=True))
+
+
+def _leave_a_lost_device(execution: Execution) -> None:
+    """End this process where the device answers no further call: the parent sees a crash and starts another.
+
+    Any answer from here on would blame the next call for this one.
+    """
+    lost = execution.lost()
+    if lost:
+        traceback.print_exc()
+        sys.stderr.write(f"the {execution.runtime} device is lost to this process: {lost}\n")
+        sys.stderr.flush()
+        os._exit(DEVICE_LOST)  # an orderly exit would wait for the device
+
+
+def _cannot_go_on(execution: Execution) -> tuple[type[Exception], ...]:
+    return (RuntimeUnavailable, *execution.cannot)
 
 
 def _once(
-    execution: Execution, function: Callable[..., Any], call: Call, poison: int
+    execution: Execution,
+    function: Callable[..., Any],
+    call: Call,
+    poison: int,
+    watch: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
     guarded: list[memory.Guarded] = []
     arguments: list[Any] = []
@@ -188,10 +215,9 @@ def _once(
             execution.clear_launches()
             function(*(execution.wrap(a) if isinstance(a, torch.Tensor) else a for a in call.arguments.values()))
         return [], []
-    with memory.guarded_allocations(poison, execution.wrap) as allocator, rows:
+    with watch(), memory.guarded_allocations(poison, execution.wrap) as allocator, rows:
         result = function(*arguments)
-    if execution.device.type == "cuda":
-        torch.cuda.synchronize()
+    execution.settle()
     outputs = _as_tensors(result, execution)
     if call.embedding is not None:
         row = call.embedding.row
@@ -235,7 +261,7 @@ def _as_tensors(result: Any, execution: Execution) -> list[torch.Tensor]:
 def _differences(first: list[torch.Tensor], again: list[torch.Tensor]) -> list[dict[str, Any]]:
     """Bitwise differences between the results of two calls with the same input and different poison."""
     incidents = []
-    for index, (one, two) in enumerate(zip(first, again)):
+    for index, (one, two) in enumerate(zip(first, again, strict=True)):
         if one.shape != two.shape or one.dtype != two.dtype:
             detail = f"{one.dtype}{list(one.shape)}, then {two.dtype}{list(two.shape)}"
             incidents.append(vars(memory.Incident("unrepeatable", f"out{index}", 0, detail)))
