@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from waveproof.reports import cli_golden
+from waveproof.reports import cli_figures, cli_golden
 
 
 class _Refusing(TyperGroup):
@@ -44,6 +44,7 @@ app = typer.Typer(
     help="Conformance and regression suite for LLM-serving kernels on ROCm. The tests themselves run under pytest.",
 )
 app.add_typer(cli_golden.app, name="golden")
+app.add_typer(cli_figures.app, name="figures")
 
 Results = Annotated[
     Path, typer.Argument(metavar="RESULTS.jsonl", exists=True, dir_okay=False, help="Records that a pytest run wrote.")
