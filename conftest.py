@@ -15,4 +15,4 @@ if importlib.util.find_spec("waveproof") is None:
     namespace.__path__ = [str(Path(__file__).resolve().parent)]
     sys.modules["waveproof"] = namespace
 
-pytest_plugins = ["waveproof.fixtures.plugin", "pytester"]
+pytest_plugins = ["waveproof.fixtures.options", "waveproof.fixtures.plugin"]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 
 from waveproof.fixtures.bench import Bench
-from waveproof.fixtures.strategies.layouts import LAYOUTS
+from waveproof.fixtures.strategies.layouts import LAYOUTS, lay_out
 from waveproof.fixtures.strategies.renorm import (
     DEGENERATE_KINDS,
     ROW_KINDS,
@@ -20,6 +20,7 @@ from waveproof.fixtures.strategies.renorm import (
     LawCase,
     cases,
     law_cases,
+    make_logits,
     make_rows,
 )
 from waveproof.golden.judges.relations import judge_close_rows, judge_refused, judge_same_rows
@@ -59,6 +60,12 @@ def test_top_k_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
     bench.conforms(Case(vocab_size, ("softmax", "quantised"), (min(50, vocab_size),), seed=seed).call(TOP_K))
 
 
+@pytest.mark.operator(TOP_K)
+def test_large_top_k_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
+    # Beyond what a selection in registers or LDS holds, implementations change algorithm.
+    bench.conforms(Case(vocab_size, ("quantised",), (max(1, vocab_size // 3),), seed=seed).call(TOP_K))
+
+
 @pytest.mark.operator(TOP_P)
 def test_top_p_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
     bench.conforms(Case(vocab_size, ("softmax", "quantised"), (0.95, 0.5), seed=seed).call(TOP_P))
@@ -77,10 +84,10 @@ def test_target_probs_at_vocabulary(bench: Bench, vocab_size: int, seed: int) ->
 @pytest.mark.parametrize("form", ["scalar", "per-row"])
 @pytest.mark.parametrize("k", ["-1", "0", "1", "V-1", "V", "V+1", "2^30"])
 def test_top_k_edge(bench: Bench, k: str, form: str, seed: int) -> None:
-    vocab_size = 31
+    vocab_size = 5
     value = {"V-1": vocab_size - 1, "V": vocab_size, "V+1": vocab_size + 1, "2^30": TOP_K_ALL}.get(k) or int(k)
-    limits = (value,) if form == "scalar" else (value, 2)
-    bench.conforms(Case(vocab_size, ("softmax", "quantised"), limits, seed=seed).call(TOP_K))
+    limits, kinds = ((value,), ("softmax",)) if form == "scalar" else ((value, 2), ("softmax", "quantised"))
+    bench.conforms(Case(vocab_size, kinds, limits, seed=seed).call(TOP_K))
 
 
 @pytest.mark.operator(TOP_P)
@@ -101,9 +108,28 @@ def test_top_p_of_one_is_the_identity(bench: Bench, kind: str, seed: int) -> Non
 @pytest.mark.operator(LAW)
 @pytest.mark.parametrize("k", ["-1", "1", "V", "2^30"])
 def test_target_probs_edge(bench: Bench, k: str, seed: int) -> None:
-    value = {"V": 31, "2^30": TOP_K_ALL}.get(k) or int(k)
-    case = LawCase(31, ("softmax", "wide"), (1.0, 0.5), (value, value), (1.0, 0.9), seed=seed)
+    value = {"V": 5, "2^30": TOP_K_ALL}.get(k) or int(k)
+    case = LawCase(5, ("softmax", "wide"), (1.0, 0.5), (value, value), (1.0, 0.9), seed=seed)
     bench.conforms(case.call(bench.path))
+
+
+@pytest.mark.operator(TOP_K, TOP_P)
+def test_limit_in_a_tensor_of_one(bench: Bench, seed: int) -> None:
+    name, limit = ("top_k", torch.tensor([7], dtype=torch.int32)) if bench.operator == TOP_K else ("top_p", TIE[0, :1])
+    bench.conforms(Call(bench.operator, {"probs": make_rows(("softmax", "quantised", "wide"), 300, seed), name: limit}))
+
+
+@pytest.mark.operator(TOP_K)
+def test_top_k_in_64_bits(bench: Bench, seed: int) -> None:
+    rows = make_rows(("softmax", "quantised", "wide"), 300, seed)
+    bench.conforms(Call(TOP_K, {"probs": rows, "top_k": torch.tensor([3, 40, 299])}))
+
+
+@pytest.mark.operator(LAW)
+def test_target_probs_of_top_k_in_64_bits(bench: Bench, seed: int) -> None:
+    case = LawCase(300, ("softmax", "quantised", "wide"), (1.0, 0.5, 1.3), (3, 40, 299), (0.9, 1.0, 0.5), seed=seed)
+    call = case.call(bench.path)
+    bench.conforms(call.with_arguments(top_k=torch.tensor(case.top_k)))
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -130,6 +156,34 @@ def test_tie_at_the_boundary(bench: Bench) -> None:
 @pytest.mark.operator(TOP_P)
 def test_tie_at_the_boundary_of_top_p(bench: Bench) -> None:
     bench.conforms(Call(TOP_P, {"probs": TIE, "top_p": 0.6}))
+
+
+@pytest.mark.operator(TOP_K, TOP_P)
+def test_negative_zero_is_zero(bench: Bench) -> None:
+    # Its bit pattern, read as an unsigned integer, exceeds that of every probability.
+    limit = {"top_k": 2} if bench.operator == TOP_K else {"top_p": 0.7}
+    bench.conforms(Call(bench.operator, {"probs": torch.tensor([[0.5, -0.0, 0.3, 0.2, 0.0, -0.0]]), **limit}))
+
+
+@pytest.mark.operator(LAW)
+@pytest.mark.parametrize("offset", [-300.0, 300.0])
+def test_target_probs_of_large_logits(bench: Bench, offset: float, seed: int) -> None:
+    # exp overflows float32 at 89 and vanishes at -104: the row's maximum has to be taken off first.
+    call = LawCase(257, ("softmax", "peaked"), (1.0, 0.5), (20, 257), (1.0, 0.9), seed=seed).call(bench.path)
+    bench.conforms(call.with_arguments(logits=call.arguments["logits"] + offset))  # type: ignore[operator]
+
+
+@pytest.mark.operator(LAW)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_degenerate_logits_stay_alone(bench: Bench, value: float, seed: int) -> None:
+    case = LawCase(257, ("softmax", "flat", "peaked"), (1.0, 0.5, 0.7), (20, 257, 5), (0.9, 1.0, 1.0), seed=seed)
+    healthy = case.call(bench.path)
+    logits = make_logits(case.kinds, 257, seed, torch.float32)
+    logits[1, :: 1 if value < 0 else 100] = value
+    poisoned = healthy.with_arguments(logits=logits)
+    before, after = bench.conforms(healthy), bench.conforms(poisoned)
+    because = f"logits of {value} stand in the row between them"
+    bench.hold(judge_same_rows(before, after, ((0, 2), (0, 2)), (healthy, poisoned), because))
 
 
 @pytest.mark.operator(TOP_K, TOP_P)
@@ -177,6 +231,14 @@ def test_row_alone_is_row_in_batch(bench: Bench, batch: int, seed: int) -> None:
 
 
 @pytest.mark.operator(LAW)
+@pytest.mark.parametrize("batch", [7, 8, 9, 64])
+def test_target_probs_of_batch(bench: Bench, batch: int, seed: int) -> None:
+    ones = (1.0,) * batch
+    case = LawCase(300, ("quantised",) * batch, ones, (20,) * batch, ones, seed=seed)
+    bench.conforms(case.call(bench.path))
+
+
+@pytest.mark.operator(LAW)
 def test_paths_of_the_verifier_agree_without_ties(bench: Bench, seed: int) -> None:
     paths = [path for path, _ in bench.subject.implementation.paths]
     case = LawCase(400, ("softmax", "peaked"), (0.7, 1.3), (20, 5), (0.9, 1.0), seed=seed)
@@ -214,6 +276,21 @@ def test_paths_of_the_verifier_agree_without_ties(bench: Bench, seed: int) -> No
 def test_layout(bench: Bench, layout: str, seed: int) -> None:
     limits = (3, 5, 300) if bench.operator == TOP_K else (0.3, 0.9, 1.0)
     bench.conforms(Case(300, ("softmax", "quantised", "wide"), limits, layout, seed).call(bench.operator))
+
+
+@pytest.mark.operator(LAW)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_of_logits(bench: Bench, layout: str, seed: int) -> None:
+    # Logits of a vocabulary that was padded for tensor parallelism are a slice of a wider matrix.
+    call = LawCase(300, ("softmax", "wide", "flat"), (1.0, 0.5, 1.3), (3, 40, 300), (0.9, 1.0, 0.5)).call(bench.path)
+    logits = make_logits(("softmax", "wide", "flat"), 300, seed, torch.float32)
+    bench.conforms(call.with_arguments(logits=lay_out(logits, layout)))
+
+
+@pytest.mark.operator(LAW)
+def test_target_probs_repeat_themselves(bench: Bench, seed: int) -> None:
+    case = LawCase(1000, ("softmax",) * 3, (1.0, 0.5, 1.3), (3, 40, 1000), (0.9, 1.0, 0.5), "bfloat16", seed)
+    bench.conforms(case.call(bench.path, repeats=3))
 
 
 @pytest.mark.operator(TOP_K, TOP_P)
@@ -270,6 +347,13 @@ def test_refusal(bench: Bench, rule: str) -> None:
 def test_refusal_of_top_p(bench: Bench, p: float) -> None:
     call = Call(TOP_P, {"probs": torch.full((1, 4), 0.25), "top_p": p})
     bench.hold(judge_refused(bench.run(call).error, f"top_p = {p}", call))
+
+
+@pytest.mark.operator(LAW)
+def test_refusal_of_path(bench: Bench) -> None:
+    case = LawCase(31, ("softmax",), (1.0,), (5,), (0.9,))
+    call = case.call("diagonal")
+    bench.hold(judge_refused(bench.run(call).error, "path 'diagonal'", call))
 
 
 @pytest.mark.operator(TOP_K, TOP_P)

@@ -1,4 +1,4 @@
-"""Figures on the ``renorm`` kernels, all measured when asked for: launches, memory traffic, registers, times on the CPU.
+"""Figures on the ``renorm`` kernels, measured when asked for: launches, memory traffic, registers, times on the CPU.
 
 None is a time on a GPU. Bytes and registers say what a kernel must do, not how long it takes there: a kernel that moves
 less with one program a row may still leave most compute units idle at a small batch, so the grid is a figure too.
@@ -116,7 +116,7 @@ def measure(vocab_size: int, rows: int, repeats: int) -> Figures:
     places = [("cpu", ""), ("interpret", ""), *(("compile", arch) for arch in ARCHES)]
     # Processes of their own: these threads only wait. Times are taken when all of that is over.
     with ThreadPoolExecutor(len(places)) as threads:
-        found = list(threads.map(lambda place: figures_at(*place, vocab_size, rows), places))
+        found = list(threads.map(lambda place: figures_at(place[0], place[1], vocab_size, rows), places))
     figures = [figure for figures, _ in found for figure in figures]
     traffic = [figure for figure in figures if isinstance(figure, Traffic)]
     return Figures(

@@ -54,7 +54,7 @@ class HostTraffic(TorchDispatchMode):
             return result
         written_in_place = [
             value
-            for argument, value in zip(func._schema.arguments, args)
+            for argument, value in zip(func._schema.arguments, args, strict=False)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         addressed = 0
@@ -79,7 +79,7 @@ def _bytes(leaves: list[Any]) -> int:
 def _distinct_elements(tensor: torch.Tensor) -> int:
     """Elements without the repetitions of an expanded dimension."""
     count = 1
-    for size, stride in zip(tensor.shape, tensor.stride()):
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride or not size else 1
     return count
 

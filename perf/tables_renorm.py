@@ -40,8 +40,8 @@ def _traffic_table(figures: Figures) -> Table:
         box=box.SIMPLE_HEAD,
         title=f"Bytes per element of a row, V = {figures.vocab_size:,}, top_k = {TOP_K}, top_p = {TOP_P}: "
         "kernels, then torch around them",
-        caption="Kernels: counted in Triton's interpreter for each lane, so a value that all lanes share counts for each "
-        "(sglang's _normalize_kernel loads the row's sum so: 4 of its 8). torch: every operand and result once, "
+        caption="Kernels: counted in Triton's interpreter for each lane, so a value that all lanes share counts for "
+        "each (sglang's _normalize_kernel loads the row's sum so: 4 of its 8). torch: every operand and result once, "
         "a floor: a sort takes several passes.",
     )
     groups: dict[tuple[str, ...], list[str]] = {}

@@ -77,6 +77,8 @@ class Row:
     """One line of the table of who shows the fault."""
 
     machine: str
+    case: str
+    """The test's own parameters, without those that name implementation and machine."""
     shapes: str
     dtypes: str
     result: str
@@ -234,7 +236,15 @@ def _has_measure(failure: Failure) -> bool:
 def _row(record: Record, result: str) -> Row:
     machine = _MACHINES.get(record.runtime, record.runtime)
     machine = f"{machine}, {record.arch}" if record.arch else machine
-    return Row(machine, cell(", ".join(record.shapes)), cell(", ".join(record.dtypes)), result)
+    return Row(machine, cell(_case(record)), cell(", ".join(record.shapes)), cell(", ".join(record.dtypes)), result)
+
+
+def _case(record: Record) -> str:
+    """What is left of the id's brackets: ``--1-scalar`` of ``[top_k_renorm_prob-sglang-interpret--1-scalar]``."""
+    parameters = record.id.partition("[")[2].removesuffix("]")
+    for part in (record.operator, record.provider, record.runtime, record.arch):
+        parameters = parameters.removeprefix(part).removeprefix("-") if part else parameters
+    return f"{record.test.removeprefix('test_')}[{parameters}]" if parameters else record.test.removeprefix("test_")
 
 
 def _input_lines(record: Record, script: Script | None) -> str:

@@ -141,7 +141,7 @@ def verdict_on(mutant: Mutant, runtime: str, records: Iterable[Record]) -> Trial
     loads = [record for record in broken if record.failure is not None and record.failure.rule == LOADS]
     kills = [record for record in broken if record not in loads]
     failures = [record.failure for record in kills if record.failure is not None]
-    accidents = [record for record in own if record in loads or not (record.verdict in EXECUTED)]
+    accidents = [record for record in own if record in loads or record.verdict not in EXECUTED]
     confirmed = any(failure.repro_confirmed for failure in failures)
     return Trial(
         mutant,
@@ -161,7 +161,9 @@ def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
     rules = list(dict.fromkeys(rule for trial in planted for rule in trial.kills))
     rules.sort(key=lambda rule: list(_SHORT).index(rule) if rule in _SHORT else len(_SHORT))
     numbers = [Column(_SHORT.get(rule, rule), justify="right", no_wrap=True) for rule in rules]
-    table = Table(Column("planted fault", no_wrap=True), "runtime", *numbers, "tests", "repro", box=None, pad_edge=False)
+    table = Table(
+        Column("planted fault", no_wrap=True), "runtime", *numbers, "tests", "repro", box=None, pad_edge=False
+    )
     operator = ""
     for trial in planted:
         if trial.mutant.operator != operator:
@@ -173,7 +175,9 @@ def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
     console.print(table)
     for trial in planted:
         if not trial.killed:
-            console.print(f"SURVIVED: {trial.mutant.operator} {trial.mutant.name}: {trial.mutant.fault}", style="bold red")
+            console.print(
+                f"SURVIVED: {trial.mutant.operator} {trial.mutant.name}: {trial.mutant.fault}", style="bold red"
+            )
         elif not trial.as_due:
             due = trial.mutant.seen_by
             console.print(f"NOT AS DUE: {trial.mutant.name} never broke the rule {due!r}", style="bold red")

@@ -87,7 +87,7 @@ class TestOpening:
             raise RuntimeError("HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA")
 
         monkeypatch.setattr(torch.cuda, "get_device_properties", broken)
-        with pytest.raises(device.DeviceUnavailable, match="does not answer: HIP error: invalid device function$"):
+        with pytest.raises(device.DeviceUnavailable, match=r"does not answer: HIP error: invalid device function$"):
             device.open_device("hip")
 
     def test_this_machine(self) -> None:
@@ -137,9 +137,13 @@ class TestKernelNames:
     def test_also_where_the_function_raises(self, install: Install) -> None:
         install()
         gpu = device.open_device("hip")
-        with pytest.raises(ValueError, match="refused"), gpu.watch():
+
+        def refuse() -> None:
             pretended_device.launch("within")
             raise ValueError("refused")
+
+        with pytest.raises(ValueError, match="refused"), gpu.watch():
+            refuse()
         assert gpu.launches() == [{"kernel": "within"}]
 
     def test_the_guards_own_fills_are_not(self, install: Install) -> None:

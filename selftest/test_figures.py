@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -56,7 +57,7 @@ class TestIntervals:
 
     def test_forms_take_turns(self) -> None:
         order: list[str] = []
-        forms: dict[str, Callable[[], object]] = {name: (lambda name=name: order.append(name)) for name in "abc"}
+        forms: dict[str, Callable[[], object]] = {name: partial(order.append, name) for name in "abc"}
         seconds = measure.interleaved_seconds(forms, 3)
         assert "".join(order) == "abc" + "abc" + "bca" + "cab"
         assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
@@ -83,7 +84,10 @@ class TestHostTraffic:
             (lambda x: x.zero_(), [("zero_", 0, 800)]),
             (lambda x: x / x.sum(1, keepdim=True).expand(2, 100), [("sum", 800, 8), ("div", 808, 800)]),
             (lambda x: x.gather(1, torch.tensor([[3], [5]])), [("gather", 8 + 16, 8)]),
-            (lambda x: torch.searchsorted(x, torch.zeros(2, 1)), [("zeros", 0, 8), ("searchsorted", 2 * 7 * 4 + 8, 16)]),
+            (
+                lambda x: torch.searchsorted(x, torch.zeros(2, 1)),
+                [("zeros", 0, 8), ("searchsorted", 2 * 7 * 4 + 8, 16)],
+            ),
             (lambda x: torch.empty_like(x).view(-1)[3:], []),
         ],
     )
@@ -120,7 +124,7 @@ class TestMeasured:
             assert one.host_bytes == (0, 0)
 
     def test_sglangs_kernels(self, figures: Figures) -> None:
-        """One chunk of 1024: the row and a pivot in, the row and a partial sum out; then the row with its sum, and out."""
+        """One chunk: the row and a pivot in, the row and a partial sum out; then the row with its sum in, and out."""
         for one in self.of("sglang", figures.traffic):
             assert one.kernels == ("_mask_and_partial_sum_kernel", "_normalize_kernel")
             assert one.kernel_bytes == (4 * V + 4 + 8 * V, 4 * V + 4 + 4 * V)

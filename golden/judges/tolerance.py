@@ -50,10 +50,10 @@ def judge_kept_set(output: torch.Tensor, expected: Expected, call: Call) -> Judg
         index = _first(wrong | missing)
         is_missing = bool(missing[index])
         row = index[0]
+        fewest, most = int(expected.certain[row].sum()), int(expected.possible[row].sum())
         message = (
-            f"{int(missing.sum())} tokens that must be kept are zero, {int(wrong.sum())} that must be dropped are not "
-            f"(worst row {int(counts.argmax())}); row {row} keeps {int(kept[row].sum())} tokens, "
-            f"{int(expected.certain[row].sum())} to {int(expected.possible[row].sum())} are due"
+            f"row {row} keeps {int(kept[row].sum())} tokens where {fewest if fewest == most else f'{fewest} to {most}'} "
+            f"are due; in all rows {int(missing.sum())} are missing and {int(wrong.sum())} are kept wrongly"
         )
         due = f"> 0 (float64: {expected.value[index].item():.9g})" if is_missing else "0 (dropped)"
         return _broken(rule, message, call, index, due, f"{output[index].item():.9g}", expected)
@@ -154,7 +154,8 @@ def judge_sums(output: torch.Tensor, expected: Expected, call: Call) -> Judgemen
     if not error.numel():
         return Judgement(rule, True)
     error = torch.where(torch.isnan(error), torch.inf, error)
-    bound = expected.tolerance.amax(-1)
+    # A row that is no distribution has no error bound either (NaN logits give a NaN tolerance).
+    bound = torch.where(live, expected.tolerance.amax(-1), 1.0)
     row = int(torch.argmax(error / bound))
     figure, limit = error[row].item(), bound[row].item()
     if figure <= limit:

@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 
 
 def top_k_renorm_prob(probs: torch.Tensor, top_k: int | torch.Tensor) -> torch.Tensor:
-    """``top_k_renorm_probs_triton``, which sglang binds to ``top_k_renorm_prob`` on HIP: float32[B, V] to float32[B,
-    V].
-    """
+    """``top_k_renorm_probs_triton``: sglang binds ``top_k_renorm_prob`` to it on HIP."""
     from sglang.kernels.ops.sampling.renorm_triton import top_k_renorm_probs_triton
 
     return top_k_renorm_probs_triton(probs, top_k)
 
 
 def top_p_renorm_prob(probs: torch.Tensor, top_p: float | torch.Tensor) -> torch.Tensor:
-    """``top_p_renorm_probs_triton``, which sglang binds to ``top_p_renorm_prob`` on HIP: float32[B, V] to float32[B,
-    V].
-    """
+    """``top_p_renorm_probs_triton``: sglang binds ``top_p_renorm_prob`` to it on HIP."""
     from sglang.kernels.ops.sampling.renorm_triton import top_p_renorm_probs_triton
 
     return top_p_renorm_probs_triton(probs, top_p)
@@ -38,8 +34,7 @@ def top_p_renorm_prob(probs: torch.Tensor, top_p: float | torch.Tensor) -> torch
 def target_probs(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, path: str
 ) -> torch.Tensor:
-    """``build_speculative_verify_target_probs`` with one draft token a request, flags set as sglang's scheduler sets
-    them.
+    """``build_speculative_verify_target_probs``, one draft token a request, flags as sglang's scheduler sets them.
 
     logits [B, V], temperature float32[B], top_k int[B], top_p float32[B] to float32[B, V].
     """

@@ -136,16 +136,14 @@ def open_device(runtime: str) -> Gpu:
         raise DeviceUnavailable(f"the {runtime} device does not answer: {_first_line(error)}") from error
     if answer != 4.0:
         raise DeviceUnavailable(f"the {runtime} device adds 1 to two ones and their sum is {answer!r}, not 4.0")
-    if runtime == "hip":
-        arch = properties.gcnArchName.partition(":")[0]
-    else:
-        arch = f"sm_{properties.major}{properties.minor}"
+    gfx = properties.gcnArchName.partition(":")[0] if runtime == "hip" else ""
+    arch = gfx or f"sm_{properties.major}{properties.minor}"
     gpu = Gpu(runtime, arch, DEVICE, {"device": properties.name})
     driver = _driver_version(runtime)
     if driver:
         gpu.facts["driver"] = driver
-    if runtime == "hip" and arch not in ARCHES:
-        gpu.facts["arch"] = f"{arch}, which is none of those that the suite was written for ({', '.join(ARCHES)})"
+    if gfx and gfx not in ARCHES:
+        gpu.facts["arch"] = f"{gfx}, which is none of those that the suite was written for ({', '.join(ARCHES)})"
     unseen = _why_kernels_go_unseen(gpu)
     if unseen:
         gpu.watches = False
