@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -149,7 +150,7 @@ def time_forms(vocab_size: int, rows: int, repeats: int) -> Iterator[Timing]:
         for form, function in FORMS.items():
             _require_right(f"{form} with {name}", function(probs[:2], few), call)
         seconds = interleaved_seconds(
-            {form: (lambda run=function, k=limit: run(probs, k)) for form, function in FORMS.items()}, repeats
+            {form: partial(function, probs, limit) for form, function in FORMS.items()}, repeats
         )
         baseline = next(iter(seconds.values()))
         for form, taken in seconds.items():

@@ -66,13 +66,10 @@ def _enlist(
     pattern: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """The four largest of five patterns, lane by lane, in falling order."""
-    smaller = tl.minimum(first, pattern)
+    fourth = tl.maximum(fourth, tl.minimum(third, pattern))
+    third = tl.maximum(third, tl.minimum(second, pattern))
+    second = tl.maximum(second, tl.minimum(first, pattern))
     first = tl.maximum(first, pattern)
-    pattern = tl.minimum(second, smaller)
-    second = tl.maximum(second, smaller)
-    smaller = tl.minimum(third, pattern)
-    third = tl.maximum(third, pattern)
-    fourth = tl.maximum(fourth, smaller)
     return first, second, third, fourth
 
 

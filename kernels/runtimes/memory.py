@@ -102,7 +102,7 @@ def guard_input(name: str, tensor: torch.Tensor, device: torch.device | str = "c
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     size = tensor.element_size()
     # The offset within a 16-byte vector is part of the layout: it decides which loads a compiler may choose.
-    shift = (tensor.storage_offset() * size) % 16
+    shift = (int(tensor.storage_offset()) * size) % 16
     lead, span = GUARD_BYTES + shift, extent(shape, stride) * size
     total = -(-(lead + span + GUARD_BYTES) // size) * size
     storage = torch.full((total,), CANARY, dtype=torch.uint8)
