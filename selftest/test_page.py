@@ -181,7 +181,7 @@ def test_a_kernel_compiled_in_several_cases_is_one_row_unless_its_figures_differ
         ((passing(),), "The one judged case conforms"),
         (
             (passing(), failing(verdict=Verdict.WAIVED, reason="known", waiver="w")),
-            "All 2 judged cases conform, 1 of them waived",
+            "1 of 2 judged cases conform, 1 waived",
         ),
         ((failing(),), "1 of 1 judged case is red"),
         ((failing(figures=(RuleFigure(rule="r", figure=math.nan, bound=1, holds=False),)),), "NaN measured"),

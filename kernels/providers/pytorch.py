@@ -1,7 +1,7 @@
 """Provider ``torch``: the family in plain torch, on any device, as a fallback that is always there.
 
 This is the shape of the cure that ended the ``NameError: top_k_renorm_prob`` on ROCm: find the boundary value, mask,
-divide. Per-row limits never leave the device, so nothing here waits for it.
+divide. Limits that lie on a device are never read back, so nothing here waits for it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ def top_k_renorm_prob(probs: torch.Tensor, top_k: int | torch.Tensor) -> torch.T
     probs = probs.float()
     if isinstance(top_k, torch.Tensor):
         k = _require_per_row(top_k, batch, "top_k").long()
-        k = torch.where((k <= 0) | (k > vocab_size), vocab_size, k)
-        descending = torch.sort(probs, dim=-1, descending=True).values
-        pivot = descending.gather(1, (k - 1)[:, None])
-    elif not 0 < top_k < vocab_size:
-        pivot = torch.zeros_like(probs[:, :1])
-    elif top_k <= LARGEST_SELECTION:
-        pivot = torch.topk(probs, top_k, dim=-1).values[:, -1:]
     else:
-        pivot = torch.sort(probs, dim=-1, descending=True).values[:, top_k - 1 : top_k]
+        k = torch.tensor([min(top_k, vocab_size)]).expand(batch)
+    unfiltered = (k <= 0) | (k >= vocab_size)
+    # The largest k of a tensor on a device is not asked for: that would wait for the device.
+    largest = int(torch.where(unfiltered, 1, k).max()) if k.device.type == "cpu" else vocab_size
+    k, unfiltered = k.to(probs.device)[:, None], unfiltered.to(probs.device)[:, None]
+    if largest <= LARGEST_SELECTION:
+        descending = torch.topk(probs, largest, dim=-1).values
+    else:
+        descending = torch.sort(probs, dim=-1, descending=True).values
+    pivot = descending.gather(1, (k - 1).clamp(0, descending.shape[1] - 1))
+    pivot = torch.where(unfiltered, 0.0, pivot)
     kept = torch.where(probs >= pivot, probs, 0.0)
     return kept / kept.sum(-1, keepdim=True)
 

@@ -1,13 +1,13 @@
 """Vector instructions from pure functions of arrays: the decorator :func:`valu`.
 
-    @valu("V_LSHL_ADD_U32", "u32 u32 u32 -> u32")
+    @valu("V_LSHL_ADD_U32", signature="u32 u32 u32 -> u32")
     def lshl_add(a, b, c):
         return (a << (b & 31)) + c
 
 A signature lists the kinds of the sources in the order in which the instruction has them, and of the results. Besides
 the kinds of :mod:`.operands`:
 
-* source ``mask``: VCC in VOP2, src2 in VOP3 (as V_CNDMASK, V_ADDC_CO); ``old:KIND``: the destination before
+* source ``mask``: VCC in VOP2, src2 in VOP3 (as V_CNDMASK, V_ADDC_CO); ``mask:vcc``: VCC always; ``old:KIND``: the destination before
   (V_FMAC); ``k:KIND``: the literal that is part of the instruction (V_FMAMK).
 * result ``mask``: a comparison's or carry's lane mask, to VCC in 32-bit encodings, to the scalar destination in VOP3;
   ``maskx``: the same, and EXEC with it (V_CMPX).
@@ -132,6 +132,9 @@ class _Builder:
         i, context = self.instruction, self.context
         numbers = iter(enumerate(self._numbers()))
         for kind in self.signature.sources:
+            if kind == "mask:vcc":
+                yield operands.mask_source(VCC)
+                continue
             if kind == "mask":
                 yield operands.mask_source(next(numbers)[1] if self.vop3 else VCC)
                 continue
