@@ -220,20 +220,40 @@ def test_per_row_limit_is_the_scalar(bench: Bench, seed: int) -> None:
 @pytest.mark.operator(TOP_K, TOP_P)
 @pytest.mark.parametrize("batch", [7, 8, 9, pytest.param(64, marks=pytest.mark.slow)])
 def test_row_alone_is_row_in_batch(bench: Bench, batch: int, seed: int) -> None:
-    # vLLM switched kernels, and with them the tie rule, at 8 rows (vllm-project/vllm#50979).
-    limit: int | float = 5 if bench.operator == TOP_K else 0.9
-    row = make_rows(("quantised",), 300, seed)
-    crowd = make_rows(("softmax",) * batch, 300, seed + 1)
+    # vLLM switched kernels, and with them the tie rule, at 8 rows (vllm-project/vllm#50979): so the row has a tie.
+    row = torch.cat([TIE, torch.zeros(1, 296)], -1)
+    crowd = make_rows(("softmax",) * batch, 300, seed)
     crowd[batch // 2] = row[0]
-    name = "top_k" if bench.operator == TOP_K else "top_p"
+    name, limit = ("top_k", 2) if bench.operator == TOP_K else ("top_p", 0.6)
     alone, together = (Call(bench.operator, {"probs": rows, name: limit}) for rows in (row, crowd))
     first, second = bench.conforms(alone), bench.conforms(together)
     because = f"the same row alone and in a batch of {batch}"
     bench.hold(judge_close_rows(first, second, ((0,), (batch // 2,)), value_tolerance(300), (alone, together), because))
 
 
+@pytest.mark.operator(TOP_K, TOP_P)
+def test_many_rows(bench: Bench) -> None:
+    limit = {"top_k": 2} if bench.operator == TOP_K else {"top_p": 0.6}
+    bench.conforms(Call(bench.operator, {"probs": TIE.repeat(70, 1), **limit}))
+
+
+@pytest.mark.operator(TOP_K, TOP_P)
+def test_order_of_rows(bench: Bench, seed: int) -> None:
+    # No other test has this shape: the first call cannot find what an earlier one of its shape left behind, the second
+    # one can, and must not.
+    kinds = ("softmax", "quantised", "wide")
+    limit: int | float = 9 if bench.operator == TOP_K else 0.8
+    forward = Case(331, kinds, (limit,), seed=seed).call(bench.operator)
+    backward = forward.with_arguments(probs=make_rows(kinds, 331, seed).flip(0))
+    first, second = bench.result(forward), bench.result(backward)
+    rows = ((0, 1, 2), (2, 1, 0))
+    because = "the same rows in another order, in a second call of the same shape"
+    calls = (forward, backward)
+    bench.hold(judge_close_rows(first, second, rows, value_tolerance(331), calls, because, state=True))
+
+
 @pytest.mark.operator(LAW)
-@pytest.mark.parametrize("batch", [7, 8, 9, 64])
+@pytest.mark.parametrize("batch", [7, 8, 9, pytest.param(64, marks=pytest.mark.slow)])
 def test_target_probs_of_batch(bench: Bench, batch: int, seed: int) -> None:
     ones = (1.0,) * batch
     case = LawCase(300, ("quantised",) * batch, ones, (20,) * batch, ones, seed=seed)

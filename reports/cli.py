@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from waveproof.reports import cli_figures, cli_golden
+from waveproof.reports import cli_figures, cli_golden, cli_trial
 
 
 class _Refusing(TyperGroup):
@@ -45,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
+app.command()(cli_trial.soak)
 
 Results = Annotated[
     Path, typer.Argument(metavar="RESULTS.jsonl", exists=True, dir_okay=False, help="Records that a pytest run wrote.")

@@ -7,6 +7,7 @@ last is for planted faults only: they take down their process at worst, and a us
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -26,11 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class ThriftyRecorder(Recorder):
-    """Stops writing repros for an implementation once one is confirmed."""
+    """Stops writing repros for an implementation once one is confirmed, and after two tries for each rule."""
 
     def _with_repro(self, record: Record, subject: Subject, judgement: Judgement) -> Record:
-        confirmed = self.__dict__.setdefault("confirmed", set())
-        if subject.id in confirmed:
+        confirmed: set[str] = self.__dict__.setdefault("confirmed", set())
+        tries: Counter[str] = self.__dict__.setdefault("tries", Counter())
+        attempt = f"{subject.id} {judgement.rule}"
+        tries[attempt] += 1
+        if subject.id in confirmed or tries[attempt] > 2:
             return record
         record = super()._with_repro(record, subject, judgement)
         if record.failure is not None and record.failure.repro_confirmed:

@@ -136,10 +136,13 @@ def judge_close_rows(
     tolerance: float,
     calls: tuple[Call, Call],
     because: str,
+    state: bool = False,
 ) -> Judgement:
     """Whether rows of two results keep the same tokens, with values that differ by no more than twice the tolerance.
 
     For pairs of calls in which an implementation may sum in another order: each result may be off by ``tolerance``.
+    With ``state`` the second call is right when it stands alone, so both are needed to show that it is wrong after the
+    first.
     """
     rule = "same law"
     left, right = first[list(rows[0])].double(), second[list(rows[1])].double()
@@ -154,6 +157,8 @@ def judge_close_rows(
     low = torch.zeros(second.shape, dtype=torch.float64)
     high = torch.full_like(low, torch.inf)
     low[list(rows[1])], high[list(rows[1])] = left * (1.0 - bound), left * (1.0 + bound)
+    # The second call, with the first one's result as what is due: that was held to float64 before.
+    alone = Demonstration("values", (calls[1],), low, high)
     return Judgement(
         rule,
         False,
@@ -165,6 +170,5 @@ def judge_close_rows(
         (rows[1][row], column),
         f"{left[row, column].item():.9g}",
         f"{right[row, column].item():.9g}",
-        # The second call, with the first one's result as what is due: that was held to float64 before.
-        Demonstration("values", (calls[1],), low, high),
+        Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1]))) if state else alone,
     )

@@ -64,7 +64,15 @@ def persistent(heads: int, parts: int = 80, **named: Any) -> dict[str, Any]:
 def prefill(heads: int, query_length: int = 20, splits: int = 1, **named: Any) -> dict[str, Any]:
     """Named arguments of ``mla_prefill_asm_fwd``."""
     call = decode(heads, query_length, splits=splits, **named)
-    unknown = ("num_kv_splits_indptr", "work_meta_data", "work_indptr", "work_info_set", "output", "q_scale", "kv_scale")
+    unknown = (
+        "num_kv_splits_indptr",
+        "work_meta_data",
+        "work_indptr",
+        "work_info_set",
+        "output",
+        "q_scale",
+        "kv_scale",
+    )
     return {name: value for name, value in call.items() if name not in unknown}
 
 

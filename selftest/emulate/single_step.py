@@ -19,9 +19,9 @@ def bare_group(
 ) -> Group:
     """Waves of one workgroup with EXEC full and poison everywhere else; set registers through ``group.v[3][:] = ...``.
 
-    Rows: ``group.v[n]`` is VGPR n as uint32 [waves, 64], ``group.v[context.vgprs + n]`` AccVGPR n, ``group.s[n]`` SGPR n
-    as [waves, 1], ``group.scc`` bool [waves, 1]. After writing EXEC by hand call ``group.refresh_exec()``, or use
-    :func:`set_exec`.
+    Rows: ``group.v[n]`` is VGPR n as uint32 [waves, 64], ``group.v[context.vgprs + n]`` AccVGPR n, ``group.s[n]``
+    SGPR n as [waves, 1], ``group.scc`` bool [waves, 1]. After writing EXEC by hand call ``group.refresh_exec()``,
+    or use :func:`set_exec`.
     """
     context = context or Context()
     machine = Machine(context.arch, memory)

@@ -100,13 +100,21 @@ def filter_chunks(probs, pivots, renormed, sums, stride, vocab_size, BLOCK: tl.c
 
 
 @triton.jit
-def whole_row(probs, pivots, renormed, stride, vocab_size, WIDTH: tl.constexpr):
-    """One program holds a whole row, whatever its width."""
+def wide_rows(probs, pivots, renormed, stride, vocab_size, WIDTH: tl.constexpr):
+    """One program a row, which keeps WIDTH values of it in registers."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    value = tl.load(probs + row * stride + column, mask=column < vocab_size, other=0.0)
-    kept = tl.where(value >= tl.load(pivots + row), value, 0.0)
-    tl.store(renormed + row * vocab_size + column, kept / tl.sum(kept, 0), mask=column < vocab_size)
+    total = tl.zeros((WIDTH,), tl.float32)
+    pivot = tl.load(pivots + row)
+    for start in range(0, vocab_size, WIDTH):
+        column = start + tl.arange(0, WIDTH)
+        value = tl.load(probs + row * stride + column, mask=column < vocab_size, other=0.0)
+        total += tl.where(value >= pivot, value, 0.0)
+    mass = tl.sum(total, 0)
+    for start in range(0, vocab_size, WIDTH):
+        column = start + tl.arange(0, WIDTH)
+        value = tl.load(probs + row * stride + column, mask=column < vocab_size, other=0.0)
+        kept = tl.where(value >= pivot, value / mass, 0.0)
+        tl.store(renormed + row * vocab_size + column, kept, mask=column < vocab_size)
 
 
 def prepare(probs: torch.Tensor, top_k: K) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -246,9 +254,10 @@ def falls_back_to_torch(probs: torch.Tensor, top_k: K) -> torch.Tensor:
 
 
 def spills(probs: torch.Tensor, top_k: K) -> torch.Tensor:
-    """A whole row in registers: right, and at a serving vocabulary it spills."""
+    """16,384 values of a row in one wavefront's registers: right, and at a serving vocabulary it spills."""
     rows, pivots, renormed = prepare(probs, top_k)
     if rows.numel():
-        width = triton.next_power_of_2(rows.shape[1])
-        whole_row[(len(rows),)](rows, pivots, renormed, rows.stride(0), rows.shape[1], width)
+        width = min(16_384, triton.next_power_of_2(rows.shape[1]))
+        grid = (len(rows),)
+        wide_rows[grid](rows, pivots, renormed, rows.stride(0), rows.shape[1], width, num_warps=1)
     return renormed

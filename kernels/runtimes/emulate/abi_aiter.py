@@ -1,8 +1,8 @@
 """The argument block of AITER's assembly MLA kernels: 304 bytes, every field in a slot of 16.
 
-Layout: ``struct KernelArgs`` in ``csrc/py_itfs_cu/asm_mla.cu`` of amd-aiter 0.1.7.post2.dev18 (an 8-byte pointer and 8
-bytes of padding, or a 4-byte scalar and 12), which the self-test reads again from the installed source. What the kernels
-do with a field was read in the prologues of three shipped gfx950 objects and confirmed by changing it:
+Layout: ``struct KernelArgs`` in ``csrc/py_itfs_cu/asm_mla.cu`` of amd-aiter 0.1.7.post2.dev18 (an 8-byte pointer and
+8 bytes of padding, or a 4-byte scalar and 12), which the self-test reads again from the installed source. What the
+kernels do with a field was read in the prologues of three shipped gfx950 objects and confirmed by changing it:
 
 - decode, bf16: ``mla_dec_stage1_bf16_a16w16_subQ16_mqa16.co``
 - prefill, bf16: ``mla_pfl_bf16_a16w16_causal_subQ16_mqa16.co``
@@ -71,7 +71,9 @@ FIELDS = (
     Field("s_Bs", 0xB0, "I", "bytes of a KV page", _U, _U, _U),
     Field("s_log2_plen", 0xC0, "I", "log2 of the page size in tokens", _I, _I, _I),
     Field("ptr_QTP", 0xD0, "Q", "qo_indptr int32[batch + 1]", _N, _U, _N),
-    Field("ptr_STP", 0xE0, "Q", "num_kv_splits_indptr int32[batch + 1], or the work metadata if persistent", _N, _N, _N),
+    Field(
+        "ptr_STP", 0xE0, "Q", "num_kv_splits_indptr int32[batch + 1], or the work metadata if persistent", _N, _N, _N
+    ),
     Field("ptr_RP", 0xF0, "Q", "final output [tokens, heads, 512]", _N, _N, _N),
     Field("ptr_QSCALE", 0x100, "Q", "scale of Q, float32[1]", _N, _N, _U),
     Field("ptr_KVSCALE", 0x110, "Q", "scale of KV, float32[1]", _N, _N, _U),

@@ -164,7 +164,7 @@ def _refusal(host: _Host, entry: str, message: str) -> Refusal:
     return Refusal(host.arch, entry, text, failure.name.lower())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _load(arch: str) -> _Host:
     if arch not in ARCHES:
         raise ValueError(f"unknown architecture {arch!r}; known: {', '.join(ARCHES)}")
@@ -184,7 +184,7 @@ def _load(arch: str) -> _Host:
     return _Host(arch, runtime, entries, parameters, aiter_installation().code_objects(arch))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _runtime(build: HostBuild) -> HipRuntime:
     return HipRuntime(build.runtime)
 

@@ -1,4 +1,4 @@
-"""AITER's launches on the emulator: the tensors of a call become device memory, the pointers of its argument block theirs.
+"""AITER's launches on the emulator: the tensors of a call become device memory, its argument block points to them.
 
 The device has addresses of its own, each buffer far from the next, so that a kernel that leaves a tensor is found. The
 tensors themselves are what the kernel reads and writes; nothing is copied but the argument block and the table of
@@ -126,20 +126,21 @@ def _translate(kernarg: bytes, mapped: dict[_Region, int]) -> bytes:
 
 
 def _pointer_table(launch: HipLaunch, mapped: dict[_Region, int]) -> tuple[_Region, npt.NDArray[np.uint8]] | None:
-    """What ``ptr_STP`` points to in a persistent launch, with device addresses: those of work_indptr and work_info_set
-    (asm_mla.cu; the metadata kernel writes them into ``work_meta_data`` likewise). None in an ordinary launch, where it
-    holds numbers of splits."""
+    """What ``ptr_STP`` points to in a persistent launch, with device addresses in place of the host's.
+
+    It is a table of two: work_indptr and work_info_set (asm_mla.cu; AITER's metadata kernel writes the same into
+    ``work_meta_data``). None in an ordinary launch, where ``ptr_STP`` holds numbers of splits.
+    """
     if "num_kv_splits_indptr" in launch.buffers:
         return None
     table = int(abi_aiter.unpack(launch.kernarg)["ptr_STP"])
     region = next((found for found in mapped if found.start <= table < found.end), None)
     if region is None:
         return None
-    contents = _bytes(region).copy()
+    contents = bytearray(_bytes(region).tobytes())
     first = table - region.start
     for at in (first, first + 8):
         address = _device_address(int(struct.unpack_from("<Q", contents, at)[0]), mapped)
         if address is not None:
             struct.pack_into("<Q", contents, at, address)
-    return region, contents
-
+    return region, np.frombuffer(contents, np.uint8)

@@ -1,9 +1,9 @@
 """AITER's Python host code (``aiter/mla.py``) on the emulated device.
 
-``import aiter`` asks ``rocminfo`` for the GPU and compiles extensions with ``hipcc``; neither is there. So the package is
-put into ``sys.modules`` as a skeleton with its path, and the modules that are wanted are imported below it, unmodified.
-What they call of AITER's compiled modules goes to :mod:`waveproof.kernels.runtimes.emulate.aiter_host`; their Triton
-kernels go wherever Triton's active driver or its interpreter takes them.
+``import aiter`` asks ``rocminfo`` for the GPU and compiles extensions with ``hipcc``; neither is there. So the package
+is put into ``sys.modules`` as a skeleton with its path, and the modules that are wanted are imported below it,
+unmodified. What they call of AITER's compiled modules goes to :mod:`waveproof.kernels.runtimes.emulate.aiter_host`;
+their Triton kernels go wherever Triton's active driver or its interpreter takes them.
 
 One architecture in a process: ``aiter.dtypes`` reads it at import.
 """
@@ -76,7 +76,7 @@ class _CudaIsCpu(TorchFunctionMode):
         return func(*args, **named)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _mla(arch: str) -> ModuleType:
     install(arch)
     return importlib.import_module("aiter.mla")
@@ -120,9 +120,9 @@ def install(arch: str) -> ModuleType:
 def _build_machinery() -> Iterator[None]:
     """Stand-ins for what ``aiter/jit/utils/chip_info.py`` imports as top-level modules, while it is imported.
 
-    ``cpp_extension`` fails at import without ``hipconfig``; of it, only the function that finds ``rocminfo`` is asked for.
-    ``torch_guard`` makes torch operators of the two functions that tell the device, for torch.compile's sake; torch 2.13
-    cannot take these away again and prints a traceback when the process ends.
+    ``cpp_extension`` fails at import without ``hipconfig``; of it, only the function that finds ``rocminfo`` is wanted.
+    ``torch_guard`` makes torch operators of the two functions that tell the device, for torch.compile's sake; torch
+    2.13 cannot take these away again and prints a traceback when the process ends.
     """
     cpp_extension, torch_guard = ModuleType("cpp_extension"), ModuleType("torch_guard")
     cpp_extension.executable_path = _executable_path  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tinygrad.renderer.amd import decode_inst
 from tinygrad.renderer.amd.dsl import FixedBitField
@@ -37,7 +38,7 @@ class Instruction:
     """Microcode format: SOP1 SOP2 SOPC SOPK SOPP SMEM VOP1 VOP2 VOP3 VOP3SD VOP3P MFMA VOP3PX2 VOPC DS FLAT GLOBAL
     SCRATCH MUBUF."""
     variant: str
-    """``""``, ``DPP16``, ``SDWA`` or ``LIT``."""
+    """``""``, ``DPP16`` or ``SDWA``."""
     address: int
     """Byte offset in ``.text``."""
     size: int
@@ -76,18 +77,18 @@ class _Shape:
 @functools.lru_cache(maxsize=65536)
 def _shape(code: bytes) -> _Shape:
     try:
-        decoded = decode_inst(code, "cdna")
+        decoded: Any = decode_inst(code, "cdna")
     except (ValueError, AssertionError) as error:
         raise CodeObjectInvalid(f"no CDNA instruction: {code[:4][::-1].hex()} ({error})") from None
     kind = type(decoded).__name__
     name = decoded.op.name
     base, _, rest = kind.partition("_")
-    variant = next((v for v in ("SDWA", "DPP16", "LIT") if v in rest), "")
+    variant = next((v for v in ("SDWA", "DPP16") if v in rest), "")
     if kind == "VOP3P_MFMA":
         base = "MFMA" if "MFMA" in name or "SMFMAC" in name else "VOP3P"
     fields: dict[str, int] = {}
-    for field_name, bits in decoded._fields:
-        if isinstance(bits, FixedBitField) or field_name in ("op", "literal"):
+    for field_name, layout in decoded._fields:
+        if isinstance(layout, FixedBitField) or field_name in ("op", "literal"):
             continue
         value = getattr(decoded, field_name)
         fields[field_name] = value if isinstance(value, int) else value.offset
@@ -98,10 +99,9 @@ def _shape(code: bytes) -> _Shape:
         fields["offset"] -= (fields["offset"] >> (bits - 1)) << bits
     size = decoded.size()
     literal = None
-    needs = any(fields.get(source) == LITERAL for source in ("src0", "ssrc0", "ssrc1"))
-    if base in _TAKES_LITERAL and variant in ("", "LIT") and (needs or name[2:].startswith(_LITERAL_BY_NAME)):
-        literal, size = int.from_bytes(code[4:8], "little"), 8
-    elif base == "SOPK" and variant == "LIT":
+    named = any(fields.get(source) == LITERAL for source in ("src0", "ssrc0", "ssrc1"))
+    implied = name[2:].startswith(_LITERAL_BY_NAME) or name == "S_SETREG_IMM32_B32"
+    if implied or (named and not variant and base in _TAKES_LITERAL):
         literal, size = int.from_bytes(code[4:8], "little"), 8
     suffixes = ("_E64", "_E32")
     for suffix in suffixes:

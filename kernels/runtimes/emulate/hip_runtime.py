@@ -1,7 +1,7 @@
 """The HIP runtime of the emulated device (``hip/hip_runtime.cpp``), driven from Python.
 
-A launch that C++ code asks for through ``hipModuleLaunchKernel`` arrives here as a :class:`HipLaunch`. Device addresses are
-host addresses: a tensor on the CPU is device memory already, and ``hipMalloc`` takes from the host.
+A launch that C++ code asks for through ``hipModuleLaunchKernel`` arrives here as a :class:`HipLaunch`. Device addresses
+are host addresses: a tensor on the CPU is device memory already, and ``hipMalloc`` takes from the host.
 """
 
 from __future__ import annotations

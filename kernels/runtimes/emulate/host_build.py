@@ -1,10 +1,10 @@
 """AITER's host launchers, from the sources of the installed wheel, as a torch extension for CPU tensors.
 
-The sources are those that AITER lists for the module in ``aiter/jit/optCompilerConfig.json``, unmodified; the HIP headers
-are ours (``hip/include``) and so is the runtime that they link to (``hip/hip_runtime.cpp``). A build is kept in a cache
-folder under a key of everything that went into it, so that it is made once for an installed version.
+The sources are those that AITER lists for the module in ``aiter/jit/optCompilerConfig.json``, unmodified; the HIP
+headers are ours (``hip/include``) and so is the runtime that they link to (``hip/*.cpp``). A build is kept in
+a cache folder under a key of everything that went into it, so that it is made once for an installed version.
 
-A build takes about 15 s of one core. torch's Ninja machinery is not used: three compiler calls need none of it.
+A build takes about 15 s of one core. torch's Ninja machinery is not used: four compiler calls need none of it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ MLA_MODULE = "module_mla_asm"
 
 _HIP = Path(__file__).parent / "hip"
 _RUNTIME = "libwaveproof_hip.so"
+_RUNTIME_SOURCES = (_HIP / "hip_runtime.cpp", _HIP / "waveproof_hip.cpp")
 _MANIFEST = "build.json"
 _COMPILERS = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-w")
@@ -176,7 +177,7 @@ def _build(
         with ThreadPoolExecutor(max_workers=2) as pool:
             # Without a soname the extension would look for the runtime in the folder of this build.
             ours = [*compiler, *_FLAGS, "-shared", f"-Wl,-soname,{_RUNTIME}", *_include([_HIP, _HIP / "include"])]
-            made = pool.submit(_run, [*ours, str(_HIP / "hip_runtime.cpp"), "-o", str(runtime)])
+            made = pool.submit(_run, [*ours, *map(str, _RUNTIME_SOURCES), "-o", str(runtime)])
             objects = [
                 pool.submit(_compile, command, headers, source, work / f"{number}.o")
                 for number, source in enumerate(sources)
@@ -184,9 +185,11 @@ def _build(
             made.result()
             compiled = [future.result() for future in objects]
         _run(
-            [*compiler, "-shared", *map(str, compiled), str(runtime), "-Wl,-rpath,$ORIGIN/..", "-Wl,-Bsymbolic"]
-            + [f"-L{_torch() / 'lib'}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"]
-            + ["-o", str(work / f"{module}.so")]
+            [
+                *(*compiler, "-shared", *map(str, compiled), str(runtime), "-Wl,-rpath,$ORIGIN/..", "-Wl,-Bsymbolic"),
+                *(f"-L{_torch() / 'lib'}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"),
+                *("-o", str(work / f"{module}.so")),
+            ]
         )
         for arch in ARCHES:
             (work / arch).mkdir()
@@ -282,8 +285,8 @@ def _identity(compiler: Sequence[str]) -> str:
 def _flags_of(compiler: Sequence[str]) -> tuple[list[str], int | None]:
     """Flags that this compiler has, and the byte that its uninitialised variables hold.
 
-    The launchers leave fields of the argument block unset and send what was on the stack. With a pattern the block is the
-    same on every call, and a kernel that reads such a field can be found.
+    The launchers leave fields of the argument block unset and send what was on the stack. With a pattern the block is
+    the same on every call, and a kernel that reads such a field can be found.
     """
     flags = ["-ftrivial-auto-var-init=pattern", "-fno-gnu-unique"]
     supported = [flag for flag in flags if _accepts(compiler, flag)]

@@ -90,6 +90,7 @@ class Machine:
         self.code_base = 0
         self.lds_bytes_read = 0
         self.lds_bytes_written = 0
+        self._registers: npt.NDArray[np.uint32] | None = None
         self._loaded: dict[int, tuple[CodeObject, Program, int]] = {}
 
     def program(self, code: CodeObject) -> Program:
@@ -215,7 +216,8 @@ class Machine:
             descriptor.ieee,
             descriptor.dx10_clamp,
         )
-        state = State(len(ids) * waves, context.vgprs, context.accvgprs)
+        state = State(len(ids) * waves, context.vgprs, context.accvgprs, self._registers)
+        self._registers = state.storage
         # Slots are wave-major: wave k of all workgroups is one range, see the scheduler.
         workgroup = np.tile(np.arange(len(ids)), waves)
         state.workgroup[:] = workgroup

@@ -118,15 +118,13 @@ class Memory:
             AccessViolation: an access leaves its buffer; ``row`` is its flat index in ``address``.
         """
         self.traffic.loaded += address.size * size
-        found, offset = self._single(address, size, hint)
-        if found is not None:
-            return _read(found, offset, size)
+        single = self._single(address, size, hint)
+        if single is not None:
+            return _read(*single, size)
         parts = self._parts(address, size, "load")
         result = [np.empty(address.shape, np.uint32) for _ in range(max(1, size // 4))]
         for allocation, where in parts:
-            for target, value in zip(
-                result, _read(allocation, address[where] - allocation.base64, size), strict=True
-            ):
+            for target, value in zip(result, _read(allocation, address[where] - allocation.base64, size), strict=True):
                 target[where] = value
         return result
 
@@ -143,10 +141,10 @@ class Memory:
             AccessViolation: an access leaves its buffer, or the buffer is read-only. Nothing is written then.
         """
         self.traffic.stored += address.size * size
-        found, offset = self._single(address, size, hint)
-        if found is not None:
-            self._check_writable(found, address, slice(None))
-            _write(found, offset, values, size)
+        single = self._single(address, size, hint)
+        if single is not None:
+            self._check_writable(single[0], address, slice(None))
+            _write(*single, values, size)
             return
         parts = self._parts(address, size, "store")
         for allocation, where in parts:
@@ -161,18 +159,16 @@ class Memory:
             AccessViolation: as :meth:`load`.
         """
         self.traffic.scalar_loaded += address.size * 4 * dwords
-        found, offset = self._single(address, 4 * dwords, hint)
-        if found is not None and not found.base & 3:
-            start = (offset >> np.uint64(2)).astype(np.intp)
-            return found.words[start[:, None] + np.arange(dwords)]
+        single = self._single(address, 4 * dwords, hint)
+        if single is not None:
+            start = (single[1] >> np.uint64(2)).astype(np.intp)
+            return single[0].words[start[:, None] + np.arange(dwords)]
         return np.stack(self.load(address, 4 * dwords, hint), axis=1)
 
-    def _single(
-        self, address: Addresses, size: int, hint: list[Allocation]
-    ) -> tuple[Allocation, Addresses] | tuple[None, None]:
+    def _single(self, address: Addresses, size: int, hint: list[Allocation]) -> tuple[Allocation, Addresses] | None:
         """The buffer that all accesses hit, and the offsets in it."""
         if not address.size:
-            return None, None
+            return None
         if hint:
             found = hint[0]
             offset = address - found.base64
@@ -180,10 +176,10 @@ class Memory:
                 return found, offset
         first = self.find(int(address.flat[0]))
         if first is None:
-            return None, None
+            return None
         offset = address - first.base64
         if first.size < size or int(offset.max()) > first.size - size:
-            return None, None
+            return None
         hint[:] = [first]
         return first, offset
 
@@ -210,7 +206,9 @@ class Memory:
         where = int(address.flat[at])
         lanes = int(bad.sum())
         more = f" ({lanes} lanes do)" if lanes > 1 else ""
-        raise AccessViolation(Access(f"{what} of {size} bytes at {self.describe(where)}{more}", "global", where, size, at))
+        raise AccessViolation(
+            Access(f"{what} of {size} bytes at {self.describe(where)}{more}", "global", where, size, at)
+        )
 
     def _check_writable(self, allocation: Allocation, address: Addresses, where: Array | slice) -> None:
         if allocation.read_only:

@@ -29,7 +29,7 @@ def signs(read: Reader, kind: str, negate: bool, absolute: bool) -> Reader:
         raise InstructionUnsupported(f"neg or abs on a source of kind {kind}")
     bits = int(kind[1:])
     unsigned, dtype = _UNSIGNED[bits], DTYPES[kind]
-    sign, keep = unsigned(1 << (bits - 1)), unsigned((1 << (bits - 1)) - 1)  # type: ignore[call-arg]
+    sign, keep = unsigned(1 << (bits - 1)), unsigned((1 << (bits - 1)) - 1)
     if absolute and negate:
         return lambda group: (read(group).view(unsigned) | sign).view(dtype)
     if absolute:
@@ -39,8 +39,8 @@ def signs(read: Reader, kind: str, negate: bool, absolute: bool) -> Reader:
 
 def flush(value: Array, kind: str) -> Array:
     """Denormals to zeros of the same sign."""
-    tiny = np.abs(value) < DTYPES[kind](_TINY[kind])  # type: ignore[call-arg]
-    return np.where(tiny, np.copysign(DTYPES[kind](0), value), value)  # type: ignore[call-arg]
+    tiny = np.abs(value) < DTYPES[kind](_TINY[kind])
+    return np.where(tiny, np.copysign(DTYPES[kind](0), value), value)
 
 
 def denormals(context: Context, kind: str) -> tuple[bool, bool]:
@@ -71,12 +71,12 @@ def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Arr
     keep = denormals(context, kind)[1]
     stages: list[Callable[[Array], Array]] = []
     if scale and not keep and not context.ieee:
-        factor, zero = dtype({1: 2.0, 2: 4.0, 3: 0.5}[scale]), dtype(0)  # type: ignore[call-arg]
+        factor, zero = dtype({1: 2.0, 2: 4.0, 3: 0.5}[scale]), dtype(0)
         stages.append(lambda value: value * factor + zero)
     if not keep:
         stages.append(lambda value: flush(value, kind))
     if clamp:
-        low, high = dtype(0), dtype(1)  # type: ignore[call-arg]
+        low, high = dtype(0), dtype(1)
         if context.dx10_clamp:
             stages.append(lambda value: np.fmin(np.fmax(value, low), high))
         else:

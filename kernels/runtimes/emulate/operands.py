@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from waveproof.kernels.runtimes.emulate.registers import EXEC, LANES, Array, Gro
 from waveproof.kernels.runtimes.emulate.registry import Context
 
 Reader = Callable[[Group], Array]
-Writer = Callable[[Group, Array], None]
+Writer = Callable[[Group, Any], None]
+"""Takes an array, or a numpy scalar where the same goes everywhere."""
 
 DTYPES: dict[str, type[np.generic]] = {
     "b32": np.uint32, "u32": np.uint32, "i32": np.int32, "f32": np.float32,

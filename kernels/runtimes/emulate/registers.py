@@ -85,11 +85,19 @@ class State:
         vgprs: VGPRs of a wave (those that instructions call v0, v1, ...).
         accvgprs: AccVGPRs of a wave. a0 is row ``vgprs``; on the device it is at ``accum_offset`` of one unified file,
             but no instruction can name one cell both ways.
+        storage: memory of an earlier state, used again if it is large enough (fresh pages cost more than the filling).
     """
 
-    def __init__(self, waves: int, vgprs: int = 256, accvgprs: int = 256) -> None:
+    def __init__(
+        self, waves: int, vgprs: int = 256, accvgprs: int = 256, storage: npt.NDArray[np.uint32] | None = None
+    ) -> None:
         self.waves, self.vgprs, self.accvgprs = waves, vgprs, accvgprs
-        self.v = np.full((vgprs + accvgprs, waves, LANES), POISON, np.uint32)
+        cells = (vgprs + accvgprs) * waves * LANES
+        if storage is None or storage.size < cells:
+            storage = np.empty(cells, np.uint32)
+        self.storage = storage
+        self.v = storage[:cells].reshape(vgprs + accvgprs, waves, LANES)
+        self.v[:] = POISON
         self.s = np.full((waves, 128), POISON, np.uint32)
         self.s[:, EXEC : EXEC + 2] = 0xFFFFFFFF
         self.scc = np.zeros((waves, 1), np.bool_)
@@ -128,15 +136,41 @@ class Group:
     """
 
     __slots__ = (
-        "bytes", "context", "first", "full", "hf", "hi", "hu", "index", "last", "lds", "lds_base", "machine", "mask",
-        "memory", "n", "pc", "s", "s64", "scalars", "scc", "sf", "si", "state", "v", "vectors", "vf", "vi", "waiting",
         "block",
+        "bytes",
+        "context",
+        "first",
+        "full",
+        "hf",
+        "hi",
+        "hu",
+        "index",
+        "last",
+        "lds",
+        "lds_base",
+        "machine",
+        "mask",
+        "memory",
+        "n",
+        "pc",
+        "s",
+        "s64",
+        "scalars",
+        "scc",
+        "sf",
+        "si",
+        "state",
+        "v",
+        "vectors",
+        "vf",
+        "vi",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, state: State, first: int, last: int, pc: int, context: Any, machine: Any = None) -> None:
         self.state, self.pc, self.context, self.machine = state, pc, context, machine
-        self.memory = getattr(machine, "memory", None)
-        self.lds = getattr(machine, "lds", None)
+        self.memory: Any = getattr(machine, "memory", None)
+        self.lds: Any = getattr(machine, "lds", None)
         self.waiting = False
         self.block: Any = None
         self.index = 0

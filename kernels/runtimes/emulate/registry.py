@@ -22,8 +22,9 @@ from waveproof.kernels.runtimes.emulate.registers import Group
 ARCHITECTURES = ("gfx942", "gfx950")
 
 MODULES = (
-    "control", "convert", "ds", "lane", "lds_dma", "mfma", "packed", "salu", "scratch", "smem", "valu_cmp",
-    "valu_float", "valu_int", "vmem_buffer", "vmem_global",
+    "control", "convert", "ds", "lane", "lds_dma", "mfma", "packed", "salu",
+    "salu_bits", "scratch", "smem", "valu_bits",
+    "valu_cmp", "valu_float", "valu_int", "vmem_buffer", "vmem_global",
 )  # fmt: skip
 
 Step = Callable[[Group], Any]

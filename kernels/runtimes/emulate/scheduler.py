@@ -65,10 +65,8 @@ class Execution:
         self.executed = 0
         # Slots are wave-major: wave k of all workgroups is one range. Only lockstep may run them as one group.
         self.merging = schedule.quantum == 1 and schedule.seed is None
-        if schedule.seed is not None:
-            width = 1
-        else:
-            width = state.waves if self.merging else self.workgroups
+        alone = 1 if schedule.seed is not None else self.workgroups
+        width = state.waves if self.merging else alone
         self.groups = [
             Group(state, first, first + width, entry, context, machine) for first in range(0, state.waves, width)
         ]
@@ -113,7 +111,7 @@ class Execution:
             return
         index = -1
         try:
-            for index, step in enumerate(block.steps):
+            for index, step in enumerate(block.steps):  # noqa: B007
                 step(group)
             index = len(block.steps)
             outcome = block.control(group) if block.control is not None else None
@@ -222,7 +220,7 @@ class Execution:
         return not group.waiting
 
     def _open_barriers(self) -> None:
-        """Let waves go on whose workgroup has arrived completely. Waves that ended do not count (CDNA3 ISA, S_BARRIER)."""
+        """Let waves go on whose workgroup has arrived completely; ended waves do not count (CDNA3 ISA, S_BARRIER)."""
         complete = (self.arrived > 0) & (self.arrived == self.live)
         if not complete.any():
             return
@@ -251,7 +249,9 @@ class Execution:
         first, last = same[0].first, same[-1].last
         size = sum(g.n for g in same)
         if size != last - first:
-            between = sorted((g for g in self.groups if first <= g.first < last and g not in same), key=lambda g: g.first)
+            between = sorted(
+                (g for g in self.groups if first <= g.first < last and g not in same), key=lambda g: g.first
+            )
             order = np.concatenate([np.arange(g.first, g.last) for g in [*same, *between]]) - first
             self.state.permute(first, order)
             place = first + size
@@ -278,16 +278,14 @@ class Execution:
 
     def _deadlock(self) -> NoReturn:
         waiting = self.groups[0]
-        workgroup, wave = self._where(waiting, 0)
+        workgroup, _ = self._where(waiting, 0)
         arrived, live = (int(c[self.state.workgroup[waiting.first]]) for c in (self.arrived, self.live))
         raise Fault(f"deadlock: {arrived} of {live} waves of workgroup {workgroup} wait at a barrier", None)
 
     def _endless(self, group: Group) -> NoReturn:
         workgroup, wave = self._where(group, 0)
         place = self.program.place(self.kernel, self.program.instruction(group.pc))
-        raise Fault(
-            f"no end after {self.executed} wave instructions", replace(place, workgroup=workgroup, wave=wave)
-        )
+        raise Fault(f"no end after {self.executed} wave instructions", replace(place, workgroup=workgroup, wave=wave))
 
 
 def histogram(program: Program) -> Counter[str]:

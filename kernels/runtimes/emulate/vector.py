@@ -7,8 +7,8 @@
 A signature lists the kinds of the sources in the order in which the instruction has them, and of the results. Besides
 the kinds of :mod:`.operands`:
 
-* source ``mask``: VCC in VOP2, src2 in VOP3 (as V_CNDMASK, V_ADDC_CO); ``mask:vcc``: VCC always; ``old:KIND``: the destination before
-  (V_FMAC); ``k:KIND``: the literal that is part of the instruction (V_FMAMK).
+* source ``mask``: VCC in VOP2, src2 in VOP3 (as V_CNDMASK, V_ADDC_CO); ``mask:vcc``: VCC always; ``old:KIND``: the
+  destination before (V_FMAC); ``k:KIND``: the literal that is part of the instruction (V_FMAMK).
 * result ``mask``: a comparison's or carry's lane mask, to VCC in 32-bit encodings, to the scalar destination in VOP3;
   ``maskx``: the same, and EXEC with it (V_CMPX).
 
@@ -299,9 +299,7 @@ def _ufunc(function: np.ufunc, readers: list[Reader], target: Reader) -> Step:
     raise TypeError(f"{function} with {len(readers)} sources")
 
 
-def _single(
-    function: Function, readers: list[Reader], write: Writer, finish: Callable[[Array], Array] | None
-) -> Step:
+def _single(function: Function, readers: list[Reader], write: Writer, finish: Callable[[Array], Array] | None) -> Step:
     if finish is not None:
         return lambda group: write(group, finish(function(*[read(group) for read in readers])))
     if len(readers) == 1:

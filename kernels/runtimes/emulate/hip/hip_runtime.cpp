@@ -2,39 +2,22 @@
 // memory. Nothing here succeeds without having done what the API reference says.
 #include <hip/hip_runtime.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <iterator>
-#include <map>
 #include <memory>
-#include <set>
 #include <sstream>
-#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "code_object.h"
-#include "waveproof_assert.h"
+#include "runtime_state.h"
 #include "waveproof_hip.h"
 
-struct ihipModuleSymbol_t {
-  hipModule_t module;
-  std::string name;
-};
-
-struct ihipModule_t {
-  std::string path;
-  waveproof::CodeObject code;
-  std::map<std::string, std::unique_ptr<ihipModuleSymbol_t>> functions;
-};
-
-struct ihipStream_t {};
-
-struct ihipEvent_t {
-  bool recorded = false;
-};
+using namespace waveproof;
 
 namespace {
 
@@ -43,77 +26,6 @@ constexpr std::size_t kAlignment = 256;
 
 // Fresh memory holds this in every byte: as bf16 or float32 a value near -1.7e38, as a pointer one that is not canonical.
 constexpr int kUninitialised = 0xfe;
-
-struct State {
-  bool has_device = false;
-  hipDeviceProp_t device{};
-  unsigned machine = 0;
-  WaveproofLauncher launcher = nullptr;
-  hipError_t last_error = hipSuccess;
-  WaveproofFailure failure = kNoFailure;
-  std::string failure_text;
-  std::ostringstream log;
-  std::streambuf* console = nullptr;
-  std::string finished_log;
-  std::map<const char*, std::size_t> allocations;
-  std::map<hipModule_t, std::unique_ptr<ihipModule_t>> modules;
-  std::set<hipFunction_t> functions;
-  std::map<hipStream_t, std::unique_ptr<ihipStream_t>> streams;
-  std::map<hipEvent_t, std::unique_ptr<ihipEvent_t>> events;
-};
-
-// Never destroyed: AITER's static kernels unload their modules while the process ends.
-State& state() {
-  static State* const only = new State;
-  return *only;
-}
-
-[[noreturn]] void fail(const char* function, hipError_t error, const std::string& reason) {
-  State& s = state();
-  s.last_error = error;
-  s.failure = kHipFailure;
-  s.failure_text = std::string(function) + ": " + hipGetErrorName(error) + ": " + reason;
-  throw std::runtime_error(s.failure_text);
-}
-
-void require_device(const char* function) {
-  if (!state().has_device) fail(function, hipErrorNoDevice, "no emulated device has been set");
-}
-
-void require_pointer(const char* function, const void* pointer, const char* what) {
-  if (!pointer) fail(function, hipErrorInvalidValue, std::string(what) + " is a null pointer");
-}
-
-// Memory that is not from hipMalloc belongs to torch or to the host program and cannot be checked here.
-void require_range(const char* function, const void* pointer, std::size_t size, const char* what) {
-  require_pointer(function, pointer, what);
-  const auto& allocations = state().allocations;
-  const char* start = static_cast<const char*>(pointer);
-  auto after = allocations.upper_bound(start);
-  if (after == allocations.begin()) return;
-  const auto [base, bytes] = *std::prev(after);
-  if (start < base + bytes && size > static_cast<std::size_t>(base + bytes - start))
-    fail(function, hipErrorInvalidValue,
-         std::to_string(size) + " bytes of the " + what + " from byte " + std::to_string(start - base) +
-             " of an allocation of " + std::to_string(bytes));
-}
-
-void require_stream(const char* function, hipStream_t stream) {
-  if (stream && !state().streams.count(stream)) fail(function, hipErrorInvalidHandle, "not a stream of this runtime");
-}
-
-ihipEvent_t& require_event(const char* function, hipEvent_t event) {
-  auto found = state().events.find(event);
-  if (found == state().events.end()) fail(function, hipErrorInvalidHandle, "not an event of this runtime");
-  return *found->second;
-}
-
-// EF_AMDGPU_MACH_AMDGCN_*: "AMDGPU ELF Header e_flags" in LLVM's User Guide for AMDGPU Backend.
-unsigned machine_of(const std::string& arch) {
-  if (arch == "gfx942") return 0x4c;
-  if (arch == "gfx950") return 0x4f;
-  return 0;
-}
 
 hipModule_t add_module(const char* function, std::string path, std::string image) {
   const std::string name = path.empty() ? "the image" : path;
@@ -424,59 +336,6 @@ hipError_t hipEventSynchronize(hipEvent_t event) {
 
 hipError_t hipEventElapsedTime(float*, hipEvent_t, hipEvent_t) {
   fail("hipEventElapsedTime", hipErrorNotSupported, "the emulated device has no clock");
-}
-
-void waveproof_assertion_failed(const char* condition, const char* file, int line, const char* function) {
-  State& s = state();
-  s.failure = kAssertion;
-  s.failure_text = std::string(file) + ":" + std::to_string(line) + ": " + function + ": Assertion `" + condition + "' failed.";
-  throw std::logic_error(s.failure_text);
-}
-
-void waveproof_set_device(const WaveproofDevice* device) {
-  State& s = state();
-  hipDeviceProp_t properties{};
-  std::strncpy(properties.name, device->name, sizeof properties.name - 1);
-  std::strncpy(properties.gcnArchName, device->gcn_arch_name, sizeof properties.gcnArchName - 1);
-  properties.major = device->major;
-  properties.minor = device->minor;
-  properties.multiProcessorCount = device->compute_units;
-  properties.warpSize = device->warp_size;
-  properties.maxThreadsPerBlock = device->most_work_items;
-  properties.totalGlobalMem = device->memory_bytes;
-  properties.sharedMemPerBlock = device->shared_bytes;
-  const std::string arch = properties.gcnArchName;
-  s.device = properties;
-  s.machine = machine_of(arch.substr(0, arch.find(':')));
-  s.has_device = true;
-}
-
-void waveproof_set_launcher(WaveproofLauncher launcher) { state().launcher = launcher; }
-
-void waveproof_begin_log(void) {
-  State& s = state();
-  s.log.str("");
-  if (!s.console) s.console = std::cout.rdbuf(s.log.rdbuf());
-}
-
-const char* waveproof_end_log(void) {
-  State& s = state();
-  if (s.console) std::cout.rdbuf(s.console);
-  s.console = nullptr;
-  s.finished_log = s.log.str();
-  return s.finished_log.c_str();
-}
-
-int waveproof_take_failure(char* text, std::size_t capacity) {
-  State& s = state();
-  const WaveproofFailure failure = s.failure;
-  if (text && capacity) {
-    std::strncpy(text, s.failure_text.c_str(), capacity - 1);
-    text[capacity - 1] = '\0';
-  }
-  s.failure = kNoFailure;
-  s.failure_text.clear();
-  return failure;
 }
 
 }  // extern "C"

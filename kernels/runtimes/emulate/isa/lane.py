@@ -55,3 +55,42 @@ def write_lane(instruction: Instruction, context: Context) -> Step:
         np.put_along_axis(group.v[row], index, value, axis=1)
 
     return step
+
+
+def _swap(distance: int) -> None:
+    """V_PERMLANE16_SWAP, V_PERMLANE32_SWAP: lanes of D whose bit ``distance`` is set against those of S0 without."""
+    low = np.flatnonzero(np.arange(LANES) & distance == 0)
+    high = low + distance
+
+    @define(f"V_PERMLANE{distance}_SWAP_B32", architectures=("gfx950",))
+    def swap(instruction: Instruction, context: Context) -> Step:
+        source = operands.vector_row(instruction.src0 - 256, context)
+        target = operands.vector_row(instruction.vdst - 256, context)
+
+        def step(group: Group) -> None:
+            # Both are registers, and EXEC does not count (CDNA4 ISA, V_PERMLANE*_SWAP).
+            a, d = group.v[source], group.v[target]
+            kept = a[:, low]
+            a[:, low] = d[:, high]
+            d[:, high] = kept
+
+        return step
+
+
+_swap(16)
+_swap(32)
+
+
+@define("V_SWAP_B32")
+def swap_registers(instruction: Instruction, context: Context) -> Step:
+    """Swap S0 and D."""
+    source = operands.vector_row(instruction.src0 - 256, context)
+    target = operands.vector_row(instruction.vdst - 256, context)
+    write_source, write_target = operands.vector_writer(source, "b32"), operands.vector_writer(target, "b32")
+
+    def step(group: Group) -> None:
+        a, d = group.v[source].copy(), group.v[target].copy()
+        write_source(group, d)
+        write_target(group, a)
+
+    return step

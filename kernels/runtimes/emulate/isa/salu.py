@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
 from waveproof.kernels.runtimes.emulate.registers import Array
 from waveproof.kernels.runtimes.emulate.scalar import salu
 
@@ -94,30 +97,6 @@ def multiply_high_signed(a: Array, b: Array) -> Array:
     return (a.astype(np.int64) * b >> np.int64(32)).astype(np.int32)
 
 
-@salu("S_AND_B32", signature="b32 b32 -> b32 scc")
-@salu("S_AND_B64", signature="b64 b64 -> b64 scc")
-def bit_and(a: Array, b: Array) -> tuple[Array, Array]:
-    """SCC = result is not zero."""
-    value = a & b
-    return value, value != 0
-
-
-@salu("S_OR_B32", signature="b32 b32 -> b32 scc")
-@salu("S_OR_B64", signature="b64 b64 -> b64 scc")
-def bit_or(a: Array, b: Array) -> tuple[Array, Array]:
-    """SCC = result is not zero."""
-    value = a | b
-    return value, value != 0
-
-
-@salu("S_XOR_B32", signature="b32 b32 -> b32 scc")
-@salu("S_XOR_B64", signature="b64 b64 -> b64 scc")
-def bit_xor(a: Array, b: Array) -> tuple[Array, Array]:
-    """SCC = result is not zero."""
-    value = a ^ b
-    return value, value != 0
-
-
 @salu("S_LSHL_B32", signature="b32 u32 -> b32 scc")
 def shift_left(a: Array, b: Array) -> tuple[Array, Array]:
     """By S1[4:0]; SCC = result is not zero."""
@@ -171,11 +150,97 @@ for _amount in (1, 2, 3, 4):
     _shift_add(_amount)
 
 
-@salu("S_AND_SAVEEXEC_B64", signature="b64 exec -> b64 exec scc")
-def and_save_exec(a: Array, exec_mask: Array) -> tuple[Array, Array, Array]:
-    """D = EXEC; EXEC = S0 & EXEC; SCC = EXEC is not zero."""
-    value = a & exec_mask
-    return exec_mask, value, value != 0
+_LOGIC: dict[str, Callable[[Array, Array], Array]] = {
+    "AND": np.bitwise_and,
+    "OR": np.bitwise_or,
+    "XOR": np.bitwise_xor,
+    "ANDN2": lambda a, b: a & ~b,
+    "ORN2": lambda a, b: a | ~b,
+    "NAND": lambda a, b: ~(a & b),
+    "NOR": lambda a, b: ~(a | b),
+    "XNOR": lambda a, b: ~(a ^ b),
+}
+
+
+def with_nonzero(function: Callable[..., Array]) -> Callable[..., tuple[Array, Array]]:
+    """The function, and SCC = its result is not zero."""
+
+    def wrapped(*sources: Array) -> tuple[Array, Array]:
+        value = function(*sources)
+        return value, value != 0
+
+    return wrapped
+
+
+for _name, _function in _LOGIC.items():
+    for _bits in (32, 64):
+        salu(f"S_{_name}_B{_bits}", signature=f"b{_bits} b{_bits} -> b{_bits} scc")(with_nonzero(_function))
+for _bits in (32, 64):
+    salu(f"S_NOT_B{_bits}", signature=f"b{_bits} -> b{_bits} scc")(with_nonzero(np.invert))
+
+
+def _save_exec(name: str, function: Callable[[Array, Array], Array], write_only: bool = False) -> None:
+    """D = EXEC; EXEC = function(S0, EXEC); SCC = EXEC is not zero. With ``write_only``, D = the new EXEC."""
+
+    def save(a: Array, mask: Array) -> tuple[Array, Array, Array]:
+        value = function(a, mask)
+        return value if write_only else mask, value, value != 0
+
+    salu(name, signature="b64 exec -> b64 exec scc")(save)
+
+
+for _name, _function in _LOGIC.items():
+    _save_exec(f"S_{_name}_SAVEEXEC_B64", _function)
+_save_exec("S_ANDN1_SAVEEXEC_B64", lambda a, mask: ~a & mask)
+_save_exec("S_ORN1_SAVEEXEC_B64", lambda a, mask: ~a | mask)
+_save_exec("S_ANDN1_WREXEC_B64", lambda a, mask: ~a & mask, write_only=True)
+_save_exec("S_ANDN2_WREXEC_B64", lambda a, mask: a & ~mask, write_only=True)
+
+
+@salu("S_MIN_I32", signature="i32 i32 -> i32 scc")
+@salu("S_MIN_U32", signature="u32 u32 -> u32 scc")
+def minimum(a: Array, b: Array) -> tuple[Array, Array]:
+    """SCC = S0 < S1, as AMD's pseudocode has it."""
+    return np.minimum(a, b), a < b
+
+
+@salu("S_MAX_I32", signature="i32 i32 -> i32 scc")
+@salu("S_MAX_U32", signature="u32 u32 -> u32 scc")
+def maximum(a: Array, b: Array) -> tuple[Array, Array]:
+    """SCC = S0 >= S1, as AMD's pseudocode has it."""
+    return np.maximum(a, b), a >= b
+
+
+@salu("S_ABS_I32", signature="i32 -> i32 scc")
+def absolute(a: Array) -> tuple[Array, Array]:
+    """SCC = result is not zero; the most negative integer stays."""
+    value = np.abs(a)
+    return value, value != 0
+
+
+@salu("S_ABSDIFF_I32", signature="i32 i32 -> i32 scc")
+def absolute_difference(a: Array, b: Array) -> tuple[Array, Array]:
+    """|S0 - S1|, the difference wrapped to 32 bits; SCC = result is not zero."""
+    value = np.abs(a - b)
+    return value, value != 0
+
+
+@salu("S_SEXT_I32_I8", signature="u32 -> i32")
+def sign_extend_byte(a: Array) -> Array:
+    """Bits 7:0, sign-extended."""
+    return a.astype(np.uint8).view(np.int8).astype(np.int32)
+
+
+@salu("S_SEXT_I32_I16", signature="u32 -> i32")
+def sign_extend_half(a: Array) -> Array:
+    """Bits 15:0, sign-extended."""
+    return a.astype(np.uint16).view(np.int16).astype(np.int32)
+
+
+@salu("S_GETREG_B32", signature="k:u32 -> u32")
+def get_register(k: Array) -> Array:
+    """Hardware registers are not modelled: refused when reached, since a made-up value could steer the program."""
+    raise InstructionUnsupported(f"S_GETREG_B32 of hardware register {int(k[0, 0]) & 63}")
 
 
 _COMPARE = {

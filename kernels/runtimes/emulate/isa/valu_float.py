@@ -18,6 +18,50 @@ def subtract_reversed(a: Array, b: Array) -> Array:
     return b - a
 
 
+@valu("V_MIN_F32", signature="f32 f32 -> f32")
+def minimum(a: Array, b: Array) -> Array:
+    """The lesser; of -0 and +0 the former; the other one if one is NaN."""
+    return _minimum(a, b)
+
+
+@valu("V_MAX_F32", signature="f32 f32 -> f32")
+def maximum(a: Array, b: Array) -> Array:
+    """The greater; of -0 and +0 the latter; the other one if one is NaN."""
+    return _maximum(a, b)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    value = np.fmin(a, b)
+    tie = (a == b) & (a == 0)
+    return np.where(tie & np.signbit(b), b, np.where(tie, a, value)) if tie.any() else value
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    value = np.fmax(a, b)
+    tie = (a == b) & (a == 0)
+    return np.where(tie & np.signbit(a), b, np.where(tie, a, value)) if tie.any() else value
+
+
+@valu("V_MIN3_F32", signature="f32 f32 f32 -> f32")
+def minimum3(a: Array, b: Array, c: Array) -> Array:
+    """Least of three."""
+    return _minimum(_minimum(a, b), c)
+
+
+@valu("V_MAX3_F32", signature="f32 f32 f32 -> f32")
+def maximum3(a: Array, b: Array, c: Array) -> Array:
+    """Greatest of three."""
+    return _maximum(_maximum(a, b), c)
+
+
+@valu("V_MED3_F32", signature="f32 f32 f32 -> f32")
+def median(a: Array, b: Array, c: Array) -> Array:
+    """Middle one of three; with a NaN the least (AMD pseudocode)."""
+    middle = _maximum(_minimum(a, b), _minimum(_maximum(a, b), c))
+    nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
+    return np.where(nan, _minimum(_minimum(a, b), c), middle)
+
+
 _HALFWAY, _LOW_29 = np.uint64(1 << 28), np.uint64((1 << 29) - 1)
 _NORMAL = 2.0**-126
 

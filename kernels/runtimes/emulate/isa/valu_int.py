@@ -1,4 +1,4 @@
-"""Vector integer arithmetic, shifts and bits (CDNA3 ISA, "VOP1", "VOP2", "VOP3")."""
+"""Vector integer arithmetic (CDNA3 ISA, "VOP1", "VOP2", "VOP3")."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ def move(a: Array) -> Array:
 
 
 valu("V_ADD_U32", signature="u32 u32 -> u32", saturate=_add_saturated)(np.add)
-valu("V_SUB_U32", signature="u32 u32 -> u32")(np.subtract)
-valu("V_AND_B32", signature="b32 b32 -> b32")(np.bitwise_and)
-valu("V_OR_B32", signature="b32 b32 -> b32")(np.bitwise_or)
-valu("V_XOR_B32", signature="b32 b32 -> b32")(np.bitwise_xor)
-valu("V_NOT_B32", signature="b32 -> b32")(np.invert)
+valu("V_SUB_U32", signature="u32 u32 -> u32", saturate=lambda a, b: np.where(b > a, np.uint32(0), a - b))(np.subtract)
 valu("V_MUL_LO_U32", signature="u32 u32 -> u32")(np.multiply)
 
 
@@ -43,42 +39,6 @@ def select(a: Array, b: Array, mask: Array) -> Array:
     return np.where(mask, b, a)
 
 
-@valu("V_LSHLREV_B32", signature="u32 b32 -> b32")
-def shift_left(a: Array, b: Array) -> Array:
-    """S1 << S0[4:0]."""
-    return b << (a & _31)
-
-
-@valu("V_LSHRREV_B32", signature="u32 b32 -> b32")
-def shift_right(a: Array, b: Array) -> Array:
-    """S1 >> S0[4:0]."""
-    return b >> (a & _31)
-
-
-@valu("V_ASHRREV_I32", signature="u32 i32 -> i32")
-def shift_right_signed(a: Array, b: Array) -> Array:
-    """S1 >> S0[4:0], signed."""
-    return b >> (a & _31).astype(np.int32)
-
-
-@valu("V_LSHLREV_B64", signature="u32 b64 -> b64")
-def shift_left_64(a: Array, b: Array) -> Array:
-    """S1 << S0[5:0]."""
-    return b << (a & np.uint32(63)).astype(np.uint64)
-
-
-@valu("V_LSHRREV_B64", signature="u32 b64 -> b64")
-def shift_right_64(a: Array, b: Array) -> Array:
-    """S1 >> S0[5:0]."""
-    return b >> (a & np.uint32(63)).astype(np.uint64)
-
-
-@valu("V_ASHRREV_I64", signature="u32 i64 -> i64")
-def shift_right_signed_64(a: Array, b: Array) -> Array:
-    """S1 >> S0[5:0], signed."""
-    return b >> (a & np.uint32(63)).astype(np.int64)
-
-
 @valu("V_LSHL_ADD_U32", signature="u32 u32 u32 -> u32")
 def shift_add(a: Array, b: Array, c: Array) -> Array:
     """(S0 << S1[4:0]) + S2."""
@@ -89,24 +49,6 @@ def shift_add(a: Array, b: Array, c: Array) -> Array:
 def add_shift(a: Array, b: Array, c: Array) -> Array:
     """(S0 + S1) << S2[4:0]."""
     return (a + b) << (c & _31)
-
-
-@valu("V_LSHL_OR_B32", signature="u32 u32 u32 -> u32")
-def shift_or(a: Array, b: Array, c: Array) -> Array:
-    """(S0 << S1[4:0]) | S2."""
-    return (a << (b & _31)) | c
-
-
-@valu("V_AND_OR_B32", signature="b32 b32 b32 -> b32")
-def and_or(a: Array, b: Array, c: Array) -> Array:
-    """(S0 & S1) | S2."""
-    return (a & b) | c
-
-
-@valu("V_OR3_B32", signature="b32 b32 b32 -> b32")
-def or3(a: Array, b: Array, c: Array) -> Array:
-    """S0 | S1 | S2."""
-    return a | b | c
 
 
 @valu("V_ADD3_U32", signature="u32 u32 u32 -> u32")
@@ -143,8 +85,145 @@ def multiply_add_signed_64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     return total, ((product ^ total) & (c ^ total)) < 0
 
 
-@valu("V_ALIGNBIT_B32", signature="u32 u32 u32 -> u32")
-def align_bits(a: Array, b: Array, c: Array) -> Array:
-    """Bits from S2[4:0] up of {S0, S1}."""
-    joined = a.astype(np.uint64) << _32 | b
-    return (joined >> (c & _31).astype(np.uint64)).astype(np.uint32)
+def _clip_signed(total: Array) -> Array:
+    return np.clip(total, -(1 << 31), (1 << 31) - 1).astype(np.int32)
+
+
+def _add_signed_saturated(a: Array, b: Array) -> Array:
+    return _clip_signed(a.astype(np.int64) + b)
+
+
+def _subtract_signed_saturated(a: Array, b: Array) -> Array:
+    return _clip_signed(a.astype(np.int64) - b)
+
+
+valu("V_ADD_I32", signature="i32 i32 -> i32", saturate=_add_signed_saturated)(np.add)
+valu("V_SUB_I32", signature="i32 i32 -> i32", saturate=_subtract_signed_saturated)(np.subtract)
+valu("V_MIN_I32", signature="i32 i32 -> i32")(np.minimum)
+valu("V_MAX_I32", signature="i32 i32 -> i32")(np.maximum)
+valu("V_MIN_U32", signature="u32 u32 -> u32")(np.minimum)
+valu("V_MAX_U32", signature="u32 u32 -> u32")(np.maximum)
+
+
+@valu("V_ADD_CO_U32", signature="u32 u32 -> u32 mask")
+def add_carry_out(a: Array, b: Array) -> tuple[Array, Array]:
+    """The mask gets the carry."""
+    total = a + b
+    return total, total < a
+
+
+@valu("V_SUB_CO_U32", signature="u32 u32 -> u32 mask")
+def subtract_borrow_out(a: Array, b: Array) -> tuple[Array, Array]:
+    """The mask gets the borrow."""
+    return a - b, b > a
+
+
+@valu("V_SUBREV_CO_U32", signature="u32 u32 -> u32 mask")
+def subtract_reversed_borrow_out(a: Array, b: Array) -> tuple[Array, Array]:
+    """S1 - S0; the mask gets the borrow."""
+    return b - a, a > b
+
+
+@valu("V_ADDC_CO_U32", signature="u32 u32 mask -> u32 mask")
+def add_with_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
+    """S0 + S1 + carry; the mask gets the carry."""
+    partial = a + b
+    total = partial + carry
+    return total, (partial < a) | (total < partial)
+
+
+@valu("V_SUBB_CO_U32", signature="u32 u32 mask -> u32 mask")
+def subtract_with_borrow(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
+    """S0 - S1 - borrow; the mask gets the borrow."""
+    partial = a - b
+    return partial - borrow, (b > a) | (partial < borrow)
+
+
+@valu("V_SUBBREV_CO_U32", signature="u32 u32 mask -> u32 mask")
+def subtract_reversed_with_borrow(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
+    """S1 - S0 - borrow; the mask gets the borrow."""
+    partial = b - a
+    return partial - borrow, (a > b) | (partial < borrow)
+
+
+_24 = np.uint32(0xFFFFFF)
+
+
+def _signed_24(a: Array) -> Array:
+    """Bits 23:0, sign-extended."""
+    return (a << np.int32(8)) >> np.int32(8)
+
+
+@valu("V_MUL_U32_U24", signature="u32 u32 -> u32")
+def multiply_24(a: Array, b: Array) -> Array:
+    """Low 32 bits of the product of the low 24 bits."""
+    return (a & _24) * (b & _24)
+
+
+@valu("V_MUL_I32_I24", signature="i32 i32 -> i32")
+def multiply_signed_24(a: Array, b: Array) -> Array:
+    """Low 32 bits of the product of the low 24 bits, signed."""
+    return _signed_24(a) * _signed_24(b)
+
+
+@valu("V_MUL_HI_U32_U24", signature="u32 u32 -> u32")
+def multiply_high_24(a: Array, b: Array) -> Array:
+    """Bits 47:32 of the product of the low 24 bits."""
+    return ((a & _24).astype(np.uint64) * (b & _24) >> _32).astype(np.uint32)
+
+
+@valu("V_MUL_HI_I32_I24", signature="i32 i32 -> i32")
+def multiply_high_signed_24(a: Array, b: Array) -> Array:
+    """Bits 63:32 of the product of the low 24 bits, signed."""
+    return (_signed_24(a).astype(np.int64) * _signed_24(b) >> np.int64(32)).astype(np.int32)
+
+
+@valu("V_MAD_U32_U24", signature="u32 u32 u32 -> u32")
+def multiply_add_24(a: Array, b: Array, c: Array) -> Array:
+    """Low 24 bits of S0 and S1 multiplied, plus S2."""
+    return (a & _24) * (b & _24) + c
+
+
+@valu("V_MAD_I32_I24", signature="i32 i32 i32 -> i32")
+def multiply_add_signed_24(a: Array, b: Array, c: Array) -> Array:
+    """Low 24 bits of S0 and S1 multiplied, signed, plus S2."""
+    return _signed_24(a) * _signed_24(b) + c
+
+
+@valu("V_MUL_HI_I32", signature="i32 i32 -> i32")
+def multiply_high_signed(a: Array, b: Array) -> Array:
+    """Bits 63:32 of the signed product."""
+    return (a.astype(np.int64) * b >> np.int64(32)).astype(np.int32)
+
+
+@valu("V_XAD_U32", signature="u32 u32 u32 -> u32")
+def xor_add(a: Array, b: Array, c: Array) -> Array:
+    """(S0 ^ S1) + S2."""
+    return (a ^ b) + c
+
+
+@valu("V_MIN3_I32", signature="i32 i32 i32 -> i32")
+@valu("V_MIN3_U32", signature="u32 u32 u32 -> u32")
+def minimum3(a: Array, b: Array, c: Array) -> Array:
+    """Least of three."""
+    return np.minimum(np.minimum(a, b), c)
+
+
+@valu("V_MAX3_I32", signature="i32 i32 i32 -> i32")
+@valu("V_MAX3_U32", signature="u32 u32 u32 -> u32")
+def maximum3(a: Array, b: Array, c: Array) -> Array:
+    """Greatest of three."""
+    return np.maximum(np.maximum(a, b), c)
+
+
+@valu("V_MED3_I32", signature="i32 i32 i32 -> i32")
+@valu("V_MED3_U32", signature="u32 u32 u32 -> u32")
+def median(a: Array, b: Array, c: Array) -> Array:
+    """Middle one of three."""
+    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+
+
+@valu("V_SAD_U32", signature="u32 u32 u32 -> u32")
+def absolute_difference_add(a: Array, b: Array, c: Array) -> Array:
+    """|S0 - S1| + S2."""
+    return np.maximum(a, b) - np.minimum(a, b) + c

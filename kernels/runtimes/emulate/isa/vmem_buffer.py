@@ -12,6 +12,7 @@ import numpy as np
 from waveproof.kernels.runtimes.emulate import operands
 from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import AccessViolation, CodeObjectInvalid, InstructionUnsupported
+from waveproof.kernels.runtimes.emulate.isa import lds_dma
 from waveproof.kernels.runtimes.emulate.isa.vmem_global import SIZES, extend
 from waveproof.kernels.runtimes.emulate.memory import Allocation, lane_of
 from waveproof.kernels.runtimes.emulate.registers import LANES, Array, Group
@@ -93,10 +94,7 @@ def _whole(group: Group, value: Array) -> Array:
 def load(instruction: Instruction, context: Context) -> Step:
     """Load; dwords out of range give 0. D16 forms write one half of the register and keep the other."""
     if instruction.lds:
-        from waveproof.kernels.runtimes.emulate.isa import lds_dma
-
-        build: Step = lds_dma.buffer_to_lds(instruction, context)
-        return build
+        return lds_dma.buffer_to_lds(instruction, context)
     kind, _, high = instruction.mnemonic.removeprefix("BUFFER_LOAD_").partition("_D16")
     size, signed = SIZES[kind], kind in ("SBYTE", "SSHORT")
     half = "D16" in instruction.mnemonic
