@@ -107,3 +107,35 @@ def waivers(
         expires = f"{waiver.expires}{' (expired)' if waiver.expires < today else ''}"
         table.add_row(*map(Text, (waiver.id, ", ".join(filter(None, conditions)), expires, waiver.why)))
     Console().print(table)
+
+
+@app.command()
+def killmatrix(
+    profile: Annotated[str, typer.Option(help="Sizes and Hypothesis budgets: quick, default or nightly.")] = "quick",
+    runtime: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; all if not given.")] = "",
+    operator: Annotated[str, typer.Option(metavar="NAME", help="Only this operator; all if not given.")] = "",
+    public: Annotated[bool, typer.Option("--public", help="Also show what public comparison rules reject.")] = False,
+) -> None:
+    """Put planted faults and right implementations through the suite; exit status 1 if one comes out wrong."""
+    from waveproof.selftest.kill_matrix import kill_matrix, well
+    from waveproof.selftest.public_rules import public_rules
+
+    trials = kill_matrix(profile, [name for name in runtime.split(",") if name], operator, _wide_console())
+    if public:
+        public_rules(trials, _wide_console())
+    raise typer.Exit(0 if well(trials) else 1)
+
+
+@app.command()
+def publicrules() -> None:
+    """Show which of the planted faults comparison rules in public use would reject."""
+    from waveproof.selftest.public_rules import public_rules
+
+    public_rules((), _wide_console())
+
+
+def _wide_console() -> Any:
+    """A console that is wide enough for a matrix where the output goes to a file."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=180)

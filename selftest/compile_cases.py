@@ -300,9 +300,9 @@ def autotuned() -> str:
 
 
 def abort_of_the_compiler() -> None:
-    from waveproof.kernels.runtimes import compile_driver
+    from waveproof.kernels.runtimes import triton_device
 
-    with compile_driver._standard_error():
+    with triton_device.standard_error():
         os.write(2, b"LLVM ERROR: last words\n")
         os.abort()
 

@@ -121,7 +121,7 @@ def run_trials(
         run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if run.returncode not in (0, 1) or not results.exists():
             raise TrialFailed(f"pytest ended with {run.returncode}: {(run.stdout + run.stderr)[-3000:]}")
-        records = list(read_records(results)); __import__("shutil").copy(results, "/tmp/w/km/full.jsonl")
+        records = list(read_records(results))
     return tuple(
         verdict_on(mutant, runtime, records)
         for mutant in mutants
@@ -192,22 +192,23 @@ def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
     killed = sum(trial.killed for trial in planted)
     passed = sum(trial.as_due for trial in right)
     shown = sum(bool(trial.repro) for trial in planted)
-    without = sum(trial.repro is None for trial in planted)
+    cases = sum(trial.cases for trial in trials)
+    without = sum(trial.killed and trial.repro is None for trial in planted)
     console.print(
         f"{killed} of {len(planted)} planted faults rejected, {passed} of {len(right)} right implementations passed; "
-        f"{shown} faults have a repro that fails in a clean process, {without} run where there is none "
-        f"(the compiler's figures are no script); {sum(trial.cases for trial in trials)} cases in {seconds:.0f} s"
+        f"{shown} faults have a repro that fails in a clean process, {without} are of a kind that no script can show "
+        f"(the compiler's figures, a kernel that did not run); {cases} cases in {seconds:.0f} s"
     )
 
 
 def _repro(trial: Trial) -> Text:
     if trial.repro is None:
-        return Text("none there", "dim")
+        return Text("no script" if trial.killed else "", "dim")
     return Text("confirmed") if trial.repro else Text("NOT CONFIRMED" if trial.killed else "", "bold red")
 
 
-def kill_matrix(profile: str, runtimes: Sequence[str], console: Console, operator: str = "") -> bool:
-    """Run and print it; True where every planted fault is rejected as due and shown, and every right one passes."""
+def kill_matrix(profile: str, runtimes: Sequence[str], operator: str, console: Console) -> tuple[Trial, ...]:
+    """Run and print it for one operator or, where that is empty, for all; see :func:`well` for the verdict."""
     chosen = [mutant for mutant in of_profile(MUTANTS + CORRECT, profile) if operator in ("", mutant.operator)]
     chosen = [mutant for mutant in chosen if not runtimes or set(mutant.runtimes) & set(runtimes)]
     started = time.monotonic()
@@ -216,4 +217,9 @@ def kill_matrix(profile: str, runtimes: Sequence[str], console: Console, operato
     left_out = len(MUTANTS) - len(of_profile(MUTANTS, profile))
     if left_out:
         console.print(f"{left_out} planted faults show at larger sizes only: --profile default")
+    return trials
+
+
+def well(trials: Sequence[Trial]) -> bool:
+    """Whether all planted faults are rejected as due, shown by a repro where they can be, and all right ones pass."""
     return bool(trials) and all(trial.as_due and trial.shown for trial in trials)

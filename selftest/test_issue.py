@@ -94,7 +94,10 @@ def test_who_shows_it_and_who_does_not(tmp_path: Path) -> None:
         [record(arch="gfx950", verdict="pass"), record("cuda", "", "pass", test="another_test")],
     )
     assert "| AMD GPU, gfx942 | `kept_values` | `[1, 3]` | `float32` | **wrong**, `0.01 relative` |" in text
-    assert "| Triton interpreter (`TRITON_INTERPRET=1`) on a CPU | `kept_values` | `[1, 3]` | `float32` | **wrong**" in text
+    assert (
+        "| Triton interpreter (`TRITON_INTERPRET=1`) on a CPU | `kept_values` | `[1, 3]` | `float32` | **wrong**"
+        in text
+    )
     assert "| AMD GPU, gfx950 | `kept_values` | `[1, 3]` | `float32` | right |" in text
     assert "NVIDIA GPU" not in text
 

@@ -66,10 +66,11 @@ def why_unavailable(runtime: str) -> str:
     """
     if not installed("torch"):
         return "torch is not installed (python -m pip install torch==2.13.0)"
-    if runtime in ("interpret", "compile") and not installed("triton"):
+    if runtime in ("interpret", "compile", "emulate") and not installed("triton"):
         return "triton is not installed (python -m pip install triton==3.9.0)"
-    if runtime == "emulate":
-        return "the emulated device is not part of this version"
+    if runtime == "emulate" and not installed("tinygrad"):
+        # Its decoder of AMD instructions is what the emulator reads machine code with.
+        return "tinygrad is not installed (python -m pip install tinygrad==0.14.0)"
     if runtime == "hip" and not Path("/dev/kfd").exists():
         return "no AMD GPU: /dev/kfd does not exist"
     if runtime == "cuda" and not any(Path(f"/dev/{node}").exists() for node in ("nvidiactl", "nvidia0")):

@@ -15,9 +15,7 @@ One process per architecture, since upstream reads the architecture at import. A
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,50 +24,40 @@ from torch.overrides import TorchFunctionMode
 
 from waveproof.kernels.runtimes import triton_ir
 from waveproof.kernels.runtimes.amdgcn_resources import Resources
+from waveproof.kernels.runtimes.pretence import (
+    DEVICES,
+    CompileFailed,
+    Device,
+    DeviceTensor,
+    PretenceUnavailable,
+    plain,
+    pretend,
+)
 from waveproof.kernels.runtimes.triton_ir import Overflow
 
+__all__ = [
+    "DEVICES",
+    "CompileFailed",
+    "CompileUnavailable",
+    "CompiledLaunch",
+    "Device",
+    "NeedsValues",
+    "OnDevice",
+    "clear_launches",
+    "int32_overflows",
+    "launches",
+    "on_device",
+    "plain",
+    "prepare",
+    "ttir",
+]
 
-class CompileUnavailable(RuntimeError):
-    """The runtime cannot be used here, or not for this; the message says why and what would help."""
-
-
-class CompileFailed(RuntimeError):
-    """The compiler refused a kernel, or reported an error and went on all the same."""
-
-    def __init__(self, kernel: str, arch: str, message: str) -> None:
-        super().__init__(f"{kernel} does not compile for {arch}: {message}")
-        self.kernel = kernel
-        self.arch = arch
-        self.message = message
+CompileUnavailable = PretenceUnavailable
+"""The runtime cannot be used here, or not for this."""
 
 
 class NeedsValues(RuntimeError):
     """Host code read a value of a meta tensor, which has none; the message names the torch function."""
-
-
-@dataclass(frozen=True)
-class Device:
-    """What upstream asks of a device. Names as in ``torch.cuda.get_device_properties`` on ROCm."""
-
-    name: str
-    gcnArchName: str
-    major: int
-    minor: int
-    multi_processor_count: int
-    """Compute units."""
-    total_memory: int
-    """Bytes."""
-    shared_memory_per_block: int
-    """Bytes of LDS."""
-    warp_size: int = 64
-
-
-DEVICES: Mapping[str, Device] = {
-    "gfx942": Device("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", 9, 4, 304, 192 << 30, 64 << 10),
-    "gfx950": Device("AMD Instinct MI355X", "gfx950:sramecc+:xnack-", 9, 5, 256, 288 << 30, 160 << 10),
-}
-"""AMD's data sheets of the MI300X (304 CUs, 192 GB) and the MI355X (256 CUs, 288 GB); LDS per compute unit from the
-CDNA3 and CDNA4 instruction set architecture documents (64 KiB, 160 KiB)."""
 
 
 @dataclass(frozen=True)
@@ -100,55 +88,19 @@ def prepare(arch: str) -> None:
     """Make this process compile for ``arch``. Call it before sglang or AITER is imported; a second call does nothing.
 
     Raises:
-        CompileUnavailable: unknown architecture, Triton or its AMD back end missing, TRITON_INTERPRET set, upstream
-            imported already, or the process prepared for another architecture.
+        CompileUnavailable: see :func:`waveproof.kernels.runtimes.pretence.pretend`; or this process emulates.
     """
-    if arch not in DEVICES:
-        raise CompileUnavailable(f"unknown architecture {arch!r}; known: {', '.join(DEVICES)}")
+    device = pretend(arch)
     if _prepared:
-        if _prepared[0] != arch:
-            raise CompileUnavailable(f"this process compiles for {_prepared[0]}; start another one for {arch}")
         return
-    early = sorted({"sglang", "aiter"} & sys.modules.keys())
-    if early:
-        raise CompileUnavailable(f"{', '.join(early)} imported before prepare(); the architecture is read at import")
-    try:
-        import triton
-        from triton.backends import backends
-    except ImportError as error:
-        raise CompileUnavailable(f"triton cannot be imported ({error}); python -m pip install triton==3.9.0") from error
-    if "amd" not in backends:
-        raise CompileUnavailable(
-            f"triton {triton.__version__} has no AMD back end (it has {', '.join(backends) or 'none'}); "
-            "python -m pip install triton==3.9.0"
-        )
-    if triton.knobs.runtime.interpret:
-        raise CompileUnavailable(
-            f"TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET')} makes triton.jit interpret kernels instead of "
-            "compiling them; unset it"
-        )
     from waveproof.kernels.runtimes import compile_driver
 
-    _pretend(DEVICES[arch])
-    compile_driver.install(arch, DEVICES[arch], _record)
+    compile_driver.install(arch, device, _record)
     _OnDeviceFactories().__enter__()
     _prepared.append(arch)
 
 
 _prepared: list[str] = []
-
-
-def _pretend(device: Device) -> None:
-    # sglang.srt.utils.is_hip, and AITER, ask whether torch is a ROCm build ...
-    torch.version.hip = "7.0.0"
-    # ... and is_cuda that it is not one for CUDA: a ROCm build has None here, a CUDA machine would not.
-    torch.version.cuda = None
-    # sglang.srt.utils.is_gfx95_supported reads gcnArchName at import, launchers read multi_processor_count.
-    torch.cuda.get_device_properties = lambda *args, **kwargs: device  # type: ignore[assignment]
-    # Launchers of attention and GEMM kernels branch on it; on ROCm it is the major and minor number of the gfx name.
-    torch.cuda.get_device_capability = lambda *args, **kwargs: (device.major, device.minor)
-    # torch.cuda.is_available stays false: it leads to calls into a HIP runtime that is not there.
-
 
 _LAUNCHES: list[CompiledLaunch] = []
 _TTIR: dict[str, str] = {}
@@ -180,10 +132,8 @@ def int32_overflows(launch: CompiledLaunch) -> list[Overflow]:
     return triton_ir.int32_overflows(ttir(launch), launch.grid, launch.scalars)
 
 
-class OnDevice(torch.Tensor):
+class OnDevice(DeviceTensor):
     """A tensor (meta or CPU) that host code takes for one on the GPU. Results of torch functions on it are too."""
-
-    is_cuda = property(lambda self: True)
 
     @classmethod
     def __torch_function__(
@@ -213,8 +163,3 @@ class _OnDeviceFactories(TorchFunctionMode):
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
     """The same storage as a tensor that passes for one on the GPU; ``tensor`` is on ``meta`` or the CPU."""
     return tensor.as_subclass(OnDevice)
-
-
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same storage as an ordinary tensor, still on ``meta`` or the CPU."""
-    return tensor.as_subclass(torch.Tensor)

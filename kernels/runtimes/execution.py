@@ -137,7 +137,27 @@ def _gpu(runtime: str) -> Callable[[str], Execution]:
 
 
 def _emulate(arch: str) -> Execution:
-    raise RuntimeUnavailable("the emulated device is not part of this version")
+    from waveproof.kernels.runtimes import pretence
+    from waveproof.kernels.runtimes.emulate import fault, triton_driver
+
+    try:
+        triton_driver.prepare(arch)
+    except pretence.PretenceUnavailable as error:
+        raise RuntimeUnavailable(str(error)) from error
+
+    return Execution(
+        "emulate",
+        arch,
+        True,
+        torch.device("cpu"),
+        pretence.on_device,
+        pretence.plain,
+        lambda: [asdict(launch) for launch in triton_driver.launches()],
+        triton_driver.clear_launches,
+        cannot=(pretence.PretenceUnavailable, fault.InstructionUnsupported, fault.CodeObjectInvalid),
+        only_rows=lambda row: triton_driver.only_workgroups(lambda kernel, grid: [(row, 0, 0)]),
+        settle=triton_driver.settle,
+    )
 
 
 _OPENERS: dict[str, Callable[[str], Execution]] = {

@@ -14,6 +14,7 @@ import pytest
 
 from waveproof.kernels.runtimes.emulate.fault import Fault, InstructionUnsupported, LaunchInvalid
 from waveproof.kernels.runtimes.emulate.launch import LaunchStats, Machine
+from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport
 from waveproof.kernels.runtimes.emulate.registers import POISON
 from waveproof.kernels.runtimes.emulate.scheduler import Schedule
 from waveproof.selftest.emulate.tiny_code_object import code_object
@@ -232,3 +233,43 @@ def test_counts_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
     parts = run(LOOP, out, workgroups=40)
     assert (out == want).all()
     assert parts.by_mnemonic == whole.by_mnemonic
+
+
+# out[v0] = what the lane stored in its scratch at 4: scratch_store_dword off, v1, off offset:4;
+# scratch_load_dword v2, off, s9 with s9 = 4
+SPILL = [
+    0xC0060180, 0x00000000, 0x24060082, 0x68020085, 0xDC704004, 0x007F0100, 0x7E020280, 0xB0090004, 0xDC504000,
+    0x02090000, 0xDC708000, 0x00060203, 0xBF810000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_each_lane_has_its_own_scratch(arch: str) -> None:
+    out = np.zeros(256, np.uint32)
+    machine = Machine(arch)
+    argument = struct.pack("<Q", machine.memory.add("out", out))
+    machine.launch(code_object(SPILL, arch, private_bytes=8), (1, 1, 1), (256, 1, 1), argument)
+    assert (out == np.arange(256) + 5).all()
+    with pytest.raises(Fault, match="scratch access of 4 bytes at 0x4, a lane has 4 bytes"):
+        machine.launch(code_object(SPILL, arch, private_bytes=4), (1, 1, 1), (256, 1, 1), argument)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lds_conflicts_and_unwritten_reads_are_reported(schedule: Schedule) -> None:
+    def watched(words: Sequence[int]) -> LdsReport:
+        machine = Machine("gfx950")
+        argument = struct.pack("<Q", machine.memory.add("out", np.zeros((3, 256), np.uint32)))
+        machine.lds_report = LdsReport()
+        machine.launch(code_object(words), (3, 1, 1), (256, 1, 1), argument, lds_bytes=1024, schedule=schedule)
+        return machine.lds_report
+
+    assert watched(EXCHANGE) == LdsReport()
+    unsynchronised = [0xBF800000 if word == 0xBF8A0000 else word for word in EXCHANGE]
+    report = watched(unsynchronised)
+    # Each of the 768 dwords is written by one wave and read by another; which comes first is up to the schedule.
+    assert sum(report.conflicts.values()) == 768
+    assert report.unwritten == report.conflicts["write after read"]
+    assert set(report.conflicts) <= {"read after write", "write after read"}
+    assert "of workgroup" in report.first[0]
+    silent = [0xBF800000 if word in (0xD81A0000, 0x00000103) else word for word in EXCHANGE]
+    assert watched(silent).unwritten == 768

@@ -159,8 +159,8 @@ def launch(
 
 
 def launch_bisection(probs: torch.Tensor, top_k: K, narrow: bool) -> torch.Tensor:
-    """Run ``bisect_rows``; per-row limits go through ``launch``."""
-    if isinstance(top_k, torch.Tensor):
+    """Run ``bisect_rows`` at serving vocabularies; per-row limits and small vocabularies go through ``launch``."""
+    if isinstance(top_k, torch.Tensor) or probs.shape[-1] < 100_000:
         return launch(probs, top_k)
     require_rows(probs)
     rows = probs if probs.stride(1) == 1 else probs.contiguous()

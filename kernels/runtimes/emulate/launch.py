@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from waveproof.kernels.runtimes.emulate.fault import LaunchInvalid
+from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport, LdsWatch
 from waveproof.kernels.runtimes.emulate.loader import CodeObject, Descriptor
 from waveproof.kernels.runtimes.emulate.memory import Memory, Traffic
 from waveproof.kernels.runtimes.emulate.program import Program
@@ -60,13 +61,26 @@ class LaunchStats:
 class LDS:
     """The LDS of all workgroups of a batch, one after another."""
 
-    def __init__(self, workgroups: int, size: int) -> None:
+    def __init__(self, workgroups: int, size: int, report: LdsReport | None = None) -> None:
         self.size = size
         """Bytes of a workgroup; an access at or beyond it is out of bounds."""
         self.stride = -(-size // 16) * 16
         self.words: npt.NDArray[np.uint32] = np.full(workgroups * self.stride // 4, POISON, np.uint32)
         self.bytes: npt.NDArray[np.uint8] = self.words.view(np.uint8)
         self.halves: npt.NDArray[np.uint16] = self.words.view(np.uint16)
+        self.watch = None if report is None else LdsWatch(workgroups, self.stride, report)
+
+
+class Scratch:
+    """Private memory of all lanes of a batch: ``stride`` bytes a lane, lanes of a wave together."""
+
+    def __init__(self, waves: int, size: int) -> None:
+        self.size = size
+        """Bytes that a lane may use."""
+        self.stride = -(-size // 16) * 16
+        words: npt.NDArray[np.uint32] = np.full(waves * LANES * self.stride // 4, POISON, np.uint32)
+        self.units = {1: words.view(np.uint8), 2: words.view(np.uint16), 4: words}
+        """The same bytes in units of 1, 2 and 4."""
 
 
 class Machine:
@@ -76,8 +90,10 @@ class Machine:
         arch: ``gfx942`` or ``gfx950``.
         memory: the global address space; :meth:`Memory.add` makes a host array visible.
         lds: LDS of the workgroups that execute now.
+        scratch: private memory of their lanes.
         workgroup_ids: their ids, by number in the batch.
         code_base: virtual address of ``.text`` of the code that executes now.
+        lds_report: if set to a report, LDS use is watched (slow), and what is seen is added to it.
     """
 
     def __init__(self, arch: str, memory: Memory | None = None) -> None:
@@ -86,8 +102,10 @@ class Machine:
         self.arch = arch
         self.memory = memory if memory is not None else Memory()
         self.lds = LDS(1, LDS_BYTES[arch])
+        self.scratch = Scratch(1, 0)
         self.workgroup_ids: list[Grid] = [(0, 0, 0)]
         self.code_base = 0
+        self.lds_report: LdsReport | None = None
         self.lds_bytes_read = 0
         self.lds_bytes_written = 0
         self._registers: npt.NDArray[np.uint32] | None = None
@@ -114,6 +132,7 @@ class Machine:
         kernel: str | None = None,
         schedule: Schedule | None = None,
         preload: bool = True,
+        workgroups: Sequence[Grid] | None = None,
     ) -> LaunchStats:
         """Run a kernel to its end.
 
@@ -126,6 +145,7 @@ class Machine:
             kernel: name, if the code object has several.
             schedule: order of waves.
             preload: whether arguments are preloaded into SGPRs where the descriptor asks for it (the firmware decides).
+            workgroups: the ids of those that run; all of the grid if None.
 
         Raises:
             LaunchInvalid: the launch does not fit the kernel or the device.
@@ -136,14 +156,15 @@ class Machine:
         self._check(code, descriptor, grid, block, kernarg, lds_bytes)
         started = time.perf_counter()
         program = self.program(code)
-        before = histogram(program)
+        program.reset_counts()
         self.memory.traffic = Traffic()
         self.lds_bytes_read = self.lds_bytes_written = 0
         padded = kernarg.ljust(-(-max(len(kernarg), 16) // 16) * 16, b"\0")
         arguments = self.memory.add("kernel arguments", np.frombuffer(padded, np.uint8), read_only=True)
+        ids = _all(grid) if workgroups is None else workgroups
         executed = waves = 0
         try:
-            for batch in self._batches(descriptor, grid, block):
+            for batch in self._batches(descriptor, ids, block):
                 execution = self._batch(
                     program, descriptor, batch, block, arguments, padded, lds_bytes, schedule or Schedule(), preload
                 )
@@ -153,13 +174,11 @@ class Machine:
                 waves += execution.state.waves
         finally:
             self.memory.remove(arguments)
-        counts = histogram(program)
-        counts.subtract(before)
         return LaunchStats(
             executed,
-            +counts,
+            histogram(program),
             waves,
-            grid[0] * grid[1] * grid[2],
+            len(ids),
             self.memory.traffic,
             self.lds_bytes_read,
             self.lds_bytes_written,
@@ -186,12 +205,11 @@ class Machine:
                 f"{descriptor.name}: {len(kernarg)} bytes of arguments, its descriptor says {descriptor.kernarg_bytes}"
             )
 
-    def _batches(self, descriptor: Descriptor, grid: Grid, block: Grid) -> Iterator[list[Grid]]:
+    def _batches(self, descriptor: Descriptor, ids: Sequence[Grid], block: Grid) -> Iterator[list[Grid]]:
         waves = -(-block[0] * block[1] * block[2] // LANES)
         count = max(1, _BATCH_BYTES // (waves * descriptor.total_vgprs * LANES * 4))
-        ids = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
         for first in range(0, len(ids), count):
-            yield ids[first : first + count]
+            yield list(ids[first : first + count])
 
     def _batch(
         self,
@@ -215,13 +233,15 @@ class Machine:
             descriptor.float_mode,
             descriptor.ieee,
             descriptor.dx10_clamp,
+            descriptor.fp16_overflow,
         )
         state = State(len(ids) * waves, context.vgprs, context.accvgprs, self._registers)
         self._registers = state.storage
         # Slots are wave-major: wave k of all workgroups is one range, see the scheduler.
         workgroup = np.tile(np.arange(len(ids)), waves)
         state.workgroup[:] = workgroup
-        self.lds = LDS(len(ids), descriptor.group_segment_bytes + lds_bytes)
+        self.lds = LDS(len(ids), descriptor.group_segment_bytes + lds_bytes, self.lds_report)
+        self.scratch = Scratch(state.waves, descriptor.private_segment_bytes)
         self.workgroup_ids = ids
         state.lds_base[:, 0] = workgroup * self.lds.stride
         entry = descriptor.entry - program.code.text[0]
@@ -238,6 +258,10 @@ class Machine:
         if items % LANES:
             state.s[(waves - 1) * len(ids) :, 126:128] = np.array([(1 << items % LANES) - 1], np.uint64).view(np.uint32)
         return Execution(program, state, context, entry + skipped, self, schedule, waves, descriptor.name)
+
+
+def _all(grid: Grid) -> list[Grid]:
+    return [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
 
 
 def _user_sgprs(descriptor: Descriptor, arguments: int, kernarg: bytes, preload: bool) -> tuple[list[int], int]:

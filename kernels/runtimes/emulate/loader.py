@@ -67,6 +67,11 @@ class Descriptor:
         return bool(self.rsrc1 >> 23 & 1)
 
     @property
+    def fp16_overflow(self) -> bool:
+        """MODE.FP16_OVFL at the start."""
+        return bool(self.rsrc1 >> 26 & 1)
+
+    @property
     def user_sgprs(self) -> int:
         """SGPRs that are set up before the workgroup ids."""
         return self.rsrc2 >> 1 & 31

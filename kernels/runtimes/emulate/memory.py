@@ -8,6 +8,8 @@ upper half missed its carry meets no other buffer but a fault.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,6 +96,21 @@ class Memory:
         """Forget the buffer that starts at ``base``; its addresses are not given again."""
         at = self._bases.index(base)
         del self._bases[at], self.allocations[at]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget, at the end, the buffers that were added within, and give their addresses again.
+
+        So equal launches see equal addresses, and a process of many launches stays within the 48 bits that a buffer
+        descriptor holds. A program that is to stay must be loaded before (:meth:`Machine.program`).
+        """
+        last, following = (self._bases[-1] if self._bases else -1), self._next
+        try:
+            yield
+        finally:
+            first = bisect.bisect_right(self._bases, last)
+            del self._bases[first:], self.allocations[first:]
+            self._next = following
 
     def find(self, address: int) -> Allocation | None:
         """The buffer that holds the byte at ``address``."""

@@ -39,8 +39,8 @@ def signs(read: Reader, kind: str, negate: bool, absolute: bool) -> Reader:
 
 def flush(value: Array, kind: str) -> Array:
     """Denormals to zeros of the same sign."""
-    tiny = np.abs(value) < DTYPES[kind](_TINY[kind])
-    return np.where(tiny, np.copysign(DTYPES[kind](0), value), value)
+    # A product with 0 keeps the sign; NaN stays NaN.
+    return value * (np.abs(value) >= DTYPES[kind](_TINY[kind]))
 
 
 def denormals(context: Context, kind: str) -> tuple[bool, bool]:
@@ -67,6 +67,8 @@ def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Arr
     denormals and makes +0 of -0; clamp is to [0, 1], NaN becoming 0 with DX10_CLAMP ("Vega ISA", "Output modifiers";
     LLVM ``SIFoldOperands::tryFoldOMod`` folds only under the same conditions).
     """
+    if kind == "f16" and context.fp16_overflow:
+        raise InstructionUnsupported("half-precision result with MODE.FP16_OVFL set")
     dtype = DTYPES[kind]
     keep = denormals(context, kind)[1]
     stages: list[Callable[[Array], Array]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -71,8 +72,16 @@ class Block:
     """Offset of the next instruction."""
     executed: int = 0
     """Times that the whole block was executed, by waves."""
-    partly: Counter[int] = field(default_factory=Counter)
-    """Executions of single instructions outside of whole blocks, by position."""
+    runs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Executions of parts of the block, by waves: from one position to before another."""
+
+    def counts(self) -> list[int]:
+        """Executions of each instruction, by waves."""
+        change = [0] * (len(self.instructions) + 1)
+        for (start, stop), waves in self.runs.items():
+            change[start] += waves
+            change[stop] -= waves
+        return [self.executed + total for total in itertools.accumulate(change[:-1])]
 
 
 class Program:
@@ -96,6 +105,12 @@ class Program:
     def blocks(self) -> list[Block]:
         """All blocks reached so far."""
         return list(self._blocks.values())
+
+    def reset_counts(self) -> None:
+        """Start counting executions anew."""
+        for block in self._blocks.values():
+            block.executed = 0
+            block.runs.clear()
 
     def instruction(self, pc: int) -> Instruction:
         """Decode the instruction at an offset in ``.text``.

@@ -22,9 +22,9 @@ from waveproof.kernels.runtimes.emulate.registers import Group
 ARCHITECTURES = ("gfx942", "gfx950")
 
 MODULES = (
-    "control", "convert", "ds", "lane", "lds_dma", "mfma", "packed", "salu",
-    "salu_bits", "scratch", "smem", "valu_bits",
-    "valu_cmp", "valu_float", "valu_int", "vmem_buffer", "vmem_global",
+    "atomics", "control", "convert", "dots", "ds", "ds_atomics", "ds_lanes", "flat", "float_order", "float_parts",
+    "lane", "lds_dma", "mfma", "packed", "packed16", "salu", "salu_bits", "scratch", "smem", "transcendental",
+    "valu_bits", "valu_cmp", "valu_f16", "valu_f64", "valu_float", "valu_int", "vmem_buffer", "vmem_global",
 )  # fmt: skip
 
 Step = Callable[[Group], Any]
@@ -42,8 +42,18 @@ class Context:
     """MODE[7:0]: round32, round16/64, denorm32, denorm16/64, two bits each (CDNA3 ISA, "MODE register")."""
     ieee: bool = True
     dx10_clamp: bool = True
+    fp16_overflow: bool = False
+    """MODE[23]: results that overflow f16, fp8 or bf8 become the largest finite number."""
     gpr_index: tuple[int, int, int, int] = (0, 0, 0, 0)
     """What S_SET_GPR_IDX_ON adds to the VGPR numbers of src0, src1, src2 and vdst."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # Looked up at every branch, so it is worth keeping.
+        return hash((self.arch, self.vgprs, self.accvgprs, self.float_mode, self.gpr_index))
 
 
 Build = Callable[[Instruction, Context], Step]

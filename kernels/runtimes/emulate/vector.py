@@ -21,7 +21,7 @@ lanes of EXEC.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ def valu(
     saturate: Function | None = None,
     keep_high: bool = False,
     raw_denormals: bool = False,
+    ieee: Function | None = None,
 ) -> Callable[[Function], Function]:
     """Register a pure function (or a numpy ufunc) as vector instructions.
 
@@ -67,17 +68,26 @@ def valu(
         saturate: the function to use where CLAMP is set on an integer result; without one, CLAMP there is refused.
         keep_high: a 16-bit result keeps the register's other half even without OP_SEL (else it is zero-extended).
         raw_denormals: the instruction looks at denormals whatever MODE says.
+        ieee: the function to use where MODE.IEEE is set, if it differs.
     """
     parsed = Signature.parse(signature)
 
     def register(function: Function) -> Function:
         def build(instruction: Instruction, context: Context) -> Step:
-            return _Builder(instruction, context, parsed, keep_high, raw_denormals).build(function, saturate)
+            chosen = ieee if ieee is not None and context.ieee else function
+            return _Builder(instruction, context, parsed, keep_high, raw_denormals).build(chosen, saturate)
 
         define(*mnemonics, architectures=architectures)(build)
         return function
 
     return register
+
+
+def vector_step(
+    instruction: Instruction, context: Context, signature: str, function: Function, keep_high: bool = False
+) -> Step:
+    """The step of an instruction whose function depends on the context: what :func:`valu` does, for a ``define``."""
+    return _Builder(instruction, context, Signature.parse(signature), keep_high, False).build(function, None)
 
 
 class _Builder:
@@ -260,7 +270,7 @@ class _Builder:
 
 
 def _keep_all(context: Context) -> Context:
-    return Context(**{**context.__dict__, "float_mode": context.float_mode | 0xF0})
+    return replace(context, float_mode=context.float_mode | 0xF0)
 
 
 def _as_kind(read: Reader, kind: str) -> Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -111,22 +112,26 @@ def index_on(instruction: Instruction, context: Context) -> Step:
     read = operands.source(instruction.ssrc0, "u32", context, instruction.literal)
     bits = instruction.ssrc1 & 15
     # The immediate's bits are src0, src1, src2, vdst in order.
+    alike: dict[int, Enter] = {}
 
     def step(group: Group) -> Enter:
-        offset = np.broadcast_to(read(group) & np.uint32(0xFF), (group.n, 1))
+        offset = read(group) & np.uint32(0xFF)
         m0 = group.s[M0]
         m0[:] = m0 & np.uint32(0xFFFF0F00) | offset | np.uint32(bits << 12)
-        return _enter(context, offset[:, 0], bits)
+        first = int(offset[0, 0])
+        if len(offset) > 1 and (offset != first).any():
+            return _enter(context, offset[:, 0], bits)
+        if first not in alike:
+            alike[first] = _enter(context, offset[:1, 0], bits)
+        return alike[first]
 
     return step
 
 
 def _enter(context: Context, offsets: Array, bits: int) -> Enter:
     values = np.unique(offsets)
-    contexts = [
-        Context(**{**context.__dict__, "gpr_index": tuple(int(v) if bits >> at & 1 else 0 for at in range(4))})
-        for v in values
-    ]
+    added = [[int(value) * (bits >> at & 1) for at in range(4)] for value in values]
+    contexts = [dataclasses.replace(context, gpr_index=(a, b, c, d)) for a, b, c, d in added]
     where: list[Any] = [offsets == v for v in values[:-1]]
     return Enter([*zip(where, contexts[:-1], strict=True), (None, contexts[-1])])
 
@@ -134,8 +139,8 @@ def _enter(context: Context, offsets: Array, bits: int) -> Enter:
 @define("S_SET_GPR_IDX_OFF", control=True)
 def index_off(instruction: Instruction, context: Context) -> Step:
     """End of register-index mode."""
-    plain = Context(**{**context.__dict__, "gpr_index": (0, 0, 0, 0)})
-    return lambda group: Enter([(None, plain)])
+    plain = Enter([(None, dataclasses.replace(context, gpr_index=(0, 0, 0, 0)))])
+    return lambda group: plain
 
 
 _MODE = 1
@@ -149,13 +154,17 @@ def set_register(instruction: Instruction, context: Context) -> Step:
     if number != _MODE:
         raise InstructionUnsupported(f"S_SETREG of hardware register {number}")
     value = instruction.literal or 0
-    old = context.float_mode | context.dx10_clamp << 8 | context.ieee << 9
+    old = context.float_mode | context.dx10_clamp << 8 | context.ieee << 9 | context.fp16_overflow << 23
     mask = ((1 << size) - 1) << offset
     new = (old & ~mask) | (value << offset & mask)
     if new & 15:
         raise InstructionUnsupported(f"rounding mode {new & 15:#x}: only round to nearest even is emulated")
-    changed = Context(
-        **{**context.__dict__, "float_mode": new & 0xFF, "dx10_clamp": bool(new >> 8 & 1), "ieee": bool(new >> 9 & 1)}
+    changed = dataclasses.replace(
+        context,
+        float_mode=new & 0xFF,
+        dx10_clamp=bool(new >> 8 & 1),
+        ieee=bool(new >> 9 & 1),
+        fp16_overflow=bool(new >> 23 & 1),
     )
     return lambda group: Enter([(None, changed)])
 

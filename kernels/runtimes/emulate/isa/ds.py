@@ -22,8 +22,10 @@ _READ = re.compile(r"DS_READ(2)?(ST64)?_([BUI]\d+)(_D16)?(_HI)?$")
 _WRITE = re.compile(r"DS_WRITE(2)?(ST64)?_(B\d+)(_D16_HI)?$")
 
 
-def lds_index(group: Group, address: Array, size: int, unit: int, mask: Array | None) -> Array:
+def lds_index(group: Group, address: Array, size: int, unit: int, mask: Array | None, write: bool = False) -> Array:
     """Index, in units of 1, 2 or 4 bytes, into the batch's LDS; [n, 64], or [k] under a mask.
+
+    Every access to LDS comes through here, so that ``write`` tells the diagnostics of :mod:`.lds_watch` the truth.
 
     Raises:
         AccessViolation: beyond the workgroup's LDS, or not aligned to the unit.
@@ -45,6 +47,8 @@ def lds_index(group: Group, address: Array, size: int, unit: int, mask: Array | 
     if mask is not None:
         base = np.broadcast_to(base, mask.shape)[mask]
     index: Array = address + base
+    if group.lds.watch is not None:
+        group.lds.watch.note(group, index, size, mask, write)
     return index >> (unit.bit_length() - 1) if unit > 1 else index
 
 
@@ -126,7 +130,7 @@ def write(instruction: Instruction, context: Context) -> Step:
         start = address(group).astype(np.int64)
         lds = group.lds.words if unit == 4 else group.lds.halves if unit == 2 else group.lds.bytes
         for offset, row in zip(offsets, rows, strict=True):
-            index = lds_index(group, start + offset if offset else start, size, unit, mask)
+            index = lds_index(group, start + offset if offset else start, size, unit, mask, write=True)
             group.machine.lds_bytes_written += index.size * size
             for at in range(dwords):
                 value = group.v[row + at]

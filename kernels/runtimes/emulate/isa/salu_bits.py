@@ -80,7 +80,7 @@ def field_mask_64(a: Array, b: Array) -> Array:
 def _reverse(a: Array) -> Array:
     """The bits in reverse order."""
     octets = np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1)
-    return np.packbits(np.unpackbits(octets, axis=1, bitorder="little"), axis=1).view(a.dtype)
+    return np.packbits(np.unpackbits(octets, axis=1, bitorder="little"), axis=1).view(a.dtype).byteswap()
 
 
 salu("S_BREV_B32", signature="b32 -> b32")(_reverse)

@@ -186,9 +186,22 @@ def align_bytes(a: Array, b: Array, c: Array) -> Array:
     return (joined >> ((c & np.uint32(3)) * np.uint32(8)).astype(np.uint64)).astype(np.uint32)
 
 
+def _permute_alike(a: Array, b: Array, selector: int) -> Array:
+    """V_PERM_B32 where all lanes select the same bytes, and no signs or constants."""
+    octets = [np.ascontiguousarray(x)[..., None].view(np.uint8) for x in np.broadcast_arrays(b, a)]
+    result = np.empty(octets[0].shape, np.uint8)
+    for at in range(4):
+        select = selector >> 8 * at & 7
+        result[..., at] = octets[select >> 2][..., select & 3]
+    return result.view(np.uint32)[..., 0]
+
+
 @valu("V_PERM_B32", signature="u32 u32 u32 -> u32")
 def permute_bytes(a: Array, b: Array, c: Array) -> Array:
     """Each byte of S2 selects a byte of {S0, S1} (0-3: S1), the sign of byte 1, 3, 5 or 7 (8-11), 0x00 (12) or 0xff."""
+    first = int(c.flat[0])
+    if (first & 0x08080808) == 0 and (c.size == 1 or (c == c.flat[0]).all()):
+        return _permute_alike(a, b, first)
     joined = a.astype(np.uint64) << _32 | b
     result = np.zeros(np.broadcast_shapes(joined.shape, c.shape), np.uint32)
     for at in range(4):

@@ -18,48 +18,16 @@ def subtract_reversed(a: Array, b: Array) -> Array:
     return b - a
 
 
-@valu("V_MIN_F32", signature="f32 f32 -> f32")
-def minimum(a: Array, b: Array) -> Array:
-    """The lesser; of -0 and +0 the former; the other one if one is NaN."""
-    return _minimum(a, b)
+@valu("V_MUL_LEGACY_F32", signature="f32 f32 -> f32")
+def multiply_legacy(a: Array, b: Array) -> Array:
+    """S0 * S1, but a zero times anything is +0 (AMD pseudocode)."""
+    return np.where((a == 0) | (b == 0), np.float32(0), a * b)
 
 
-@valu("V_MAX_F32", signature="f32 f32 -> f32")
-def maximum(a: Array, b: Array) -> Array:
-    """The greater; of -0 and +0 the latter; the other one if one is NaN."""
-    return _maximum(a, b)
-
-
-def _minimum(a: Array, b: Array) -> Array:
-    value = np.fmin(a, b)
-    tie = (a == b) & (a == 0)
-    return np.where(tie & np.signbit(b), b, np.where(tie, a, value)) if tie.any() else value
-
-
-def _maximum(a: Array, b: Array) -> Array:
-    value = np.fmax(a, b)
-    tie = (a == b) & (a == 0)
-    return np.where(tie & np.signbit(a), b, np.where(tie, a, value)) if tie.any() else value
-
-
-@valu("V_MIN3_F32", signature="f32 f32 f32 -> f32")
-def minimum3(a: Array, b: Array, c: Array) -> Array:
-    """Least of three."""
-    return _minimum(_minimum(a, b), c)
-
-
-@valu("V_MAX3_F32", signature="f32 f32 f32 -> f32")
-def maximum3(a: Array, b: Array, c: Array) -> Array:
-    """Greatest of three."""
-    return _maximum(_maximum(a, b), c)
-
-
-@valu("V_MED3_F32", signature="f32 f32 f32 -> f32")
-def median(a: Array, b: Array, c: Array) -> Array:
-    """Middle one of three; with a NaN the least (AMD pseudocode)."""
-    middle = _maximum(_minimum(a, b), _minimum(_maximum(a, b), c))
-    nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    return np.where(nan, _minimum(_minimum(a, b), c), middle)
+@valu("V_LDEXP_F32", signature="f32 i32 -> f32")
+def scale(a: Array, b: Array) -> Array:
+    """S0 * 2^S1, rounded once."""
+    return np.ldexp(a, b)
 
 
 _HALFWAY, _LOW_29 = np.uint64(1 << 28), np.uint64((1 << 29) - 1)
@@ -91,31 +59,24 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     product = a.astype(np.float64) * b
     addend = c.astype(np.float64)
     total = product + addend
-    bits = total.view(np.uint64)
-    result = total.astype(np.float32)
-    doubtful = ((bits & _LOW_29) == _HALFWAY) | (np.abs(total) < _NORMAL)
+    doubtful = ((total.view(np.uint64) & _LOW_29) == _HALFWAY) | (np.abs(total) < _NORMAL)
     if doubtful.any():
-        # Knuth's TwoSum: the error of the sum, exactly.
-        back = total - product
-        error = (product - (total - back)) + (addend - back)
-        fix = doubtful & (error != 0) & np.isfinite(total) & ((bits & np.uint64(1)) == 0)
-        if fix.any():
-            toward = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
-            result = np.where(fix, toward, total).astype(np.float32)
-    return result
+        return round_to_odd(product, addend, total).astype(np.float32)
+    return total.astype(np.float32)
 
 
-@valu("V_RCP_F32", "V_RCP_IFLAG_F32", signature="f32 -> f32")
-def reciprocal(a: Array) -> Array:
-    """1 / S0, correctly rounded (the device is within 1 ulp). Denormals are flushed whatever MODE says.
+def round_to_odd(product: Array, addend: Array, total: Array) -> Array:
+    """``product + addend`` rounded to odd, from ``total``, the sum rounded to nearest."""
+    # Knuth's TwoSum: the error of the sum, exactly.
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    fix = (error != 0) & np.isfinite(total) & ((total.view(np.uint64) & np.uint64(1)) == 0)
+    if not fix.any():
+        return total
+    return np.where(fix, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
 
-    LLVM, SIISelLowering.cpp: "v_rcp_f32 and v_rsq_f32 do not support denormals".
-    """
-    result = np.float32(1) / np.where(np.abs(a) < _TINY, np.copysign(np.float32(0), a), a)
-    return np.where(np.abs(result) < _TINY, np.copysign(np.float32(0), result), result)
 
-
-_TINY = np.float32(2.0**-126)
+_SIGN = np.uint32(1 << 31)
 
 
 def _exponent(a: Array) -> Array:
@@ -129,27 +90,43 @@ def _is_denormal(a: Array) -> Array:
 
 @valu("V_DIV_SCALE_F32", signature="f32 f32 f32 -> f32 mask", raw_denormals=True)
 def division_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """Scale S0 (which is S1 or S2) so that S2 / S1 can be refined without over- or underflow (AMD pseudocode)."""
+    """Scale S0 (which is S1 or S2) so that S2 / S1 can be refined without over- or underflow.
+
+    AMD's pseudocode, read so that the refinement that LLVM wraps around it (``legalizeFDIV32``) gives the IEEE
+    quotient, which OpenCL requires of it: "1 / S1 is DENORM" means denormal as a float32 (in float64 it never is), and
+    where quotient and reciprocal are both denormal the denominator is scaled *down*: up, as is written, it overflows.
+    """
     a, b, c = np.broadcast_arrays(a, b, c)
+    divisor, dividend = _exponent(b), _exponent(c)
+    difference = dividend - divisor
+    plain = (difference < 96) & (difference > -125) & (divisor > 0) & (divisor <= 252) & (dividend > 23)
+    if plain.all():
+        # None of the conditions below holds.
+        return a, np.zeros((1, 1), np.bool_)
     up, down = np.ldexp(a, 64), np.ldexp(a, -64)
-    quotient = c / b
-    # 1/S1 of the pseudocode's float64 is DENORM.f64 nowhere in float32's range; LLVM's expansion and the ISA text
-    # mean a reciprocal that is denormal as a float32.
     inverse_tiny = _is_denormal(np.float64(1) / b.astype(np.float64))
-    quotient_tiny = _is_denormal(quotient)
-    is_b = a == b
+    quotient_tiny = _is_denormal(c.astype(np.float64) / b.astype(np.float64))
+    is_divisor = a == b
     conditions = [
         (c == 0) | (b == 0),
-        _exponent(c) - _exponent(b) >= 96,
+        difference >= 96,
         _is_denormal(b),
         inverse_tiny & quotient_tiny,
         inverse_tiny,
         quotient_tiny,
-        _exponent(c) <= 23,
+        dividend <= 23,
     ]
     scaled = np.select(
         conditions,
-        [np.float32(np.nan), np.where(is_b, up, a), up, np.where(is_b, up, a), down, np.where(a == c, up, a), up],
+        [
+            np.float32(np.nan),
+            np.where(is_divisor, up, a),
+            up,
+            np.where(is_divisor, down, a),
+            down,
+            np.where(a == c, up, a),
+            up,
+        ],
         a,
     )
     flagged = [False, True, False, True, False, True, False]
@@ -159,28 +136,41 @@ def division_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 
 @valu("V_DIV_FMAS_F32", signature="f32 f32 f32 mask:vcc -> f32")
 def division_fmas(a: Array, b: Array, c: Array, vcc: Array) -> Array:
-    """fma(S0, S1, S2), scaled back where VCC says that V_DIV_SCALE scaled.
+    """fma(S0, S1, S2), scaled back where VCC says that V_DIV_SCALE scaled one side; rounded once.
 
-    By 2^64 or 2^-64 for S2's exponent above or below 127: V_DIV_SCALE scales by 2^+-64, and LLVM's and Mesa's
-    expansions are right only so. The published pseudocode says 2^32 for both.
+    By 2^64 where S2, the quotient so far, is 2 or more, by 2^-64 elsewhere: V_DIV_SCALE scales by 2^+-64, and nothing
+    else undoes it. The published pseudocode says 2^32, which makes such divisions wrong by 2^32.
     """
-    value = _fma(a, b, c)
-    factor = np.where(_exponent(c) > 127, 64, -64)
-    return np.where(vcc, np.ldexp(value, factor), value).astype(np.float32)
+    if not vcc.any():
+        return _fma(a, b, c)
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = round_to_odd(product, addend, product + addend)
+    factor = np.where(_exponent(c) > 127, np.float64(2.0**64), np.float64(2.0**-64))
+    return np.where(vcc, total * factor, total).astype(np.float32)
 
 
 @valu("V_DIV_FIXUP_F32", signature="f32 f32 f32 -> f32", raw_denormals=True)
 def division_fixup(a: Array, b: Array, c: Array) -> Array:
-    """Special cases of S2 / S1, whose quotient is S0 otherwise (AMD pseudocode)."""
+    """Special cases of S2 / S1, whose quotient is S0 otherwise (AMD pseudocode).
+
+    Where the exponents differ by 130 or more the quotient overflows, and so may have the refinement of S0 (inf - inf);
+    the pseudocode has "exponent(S1) = 255" for it, which no finite S1 has.
+    """
+    divisor, dividend = _exponent(b), _exponent(c)
+    difference = dividend - divisor
+    if (
+        (divisor > 0) & (divisor < 255) & (dividend > 0) & (dividend < 255) & (difference >= -150) & (difference < 130)
+    ).all():
+        bits = (a.view(np.uint32) & np.uint32(0x7FFFFFFF)) | ((b.view(np.uint32) ^ c.view(np.uint32)) & _SIGN)
+        return bits.view(np.float32)
     negative = np.signbit(b) ^ np.signbit(c)
     inf, zero = np.float32(np.inf), np.float32(0)
-    difference = _exponent(c) - _exponent(b)
     magnitude = np.select(
         [
             (b == 0) | np.isinf(c),
             np.isinf(b) | (c == 0),
             difference < -150,
-            _exponent(b) == 255,
+            difference >= 130,
         ],
         [inf, zero, zero, inf],
         np.abs(a),

@@ -59,6 +59,9 @@ class BufferAddress:
             InstructionUnsupported: swizzled addressing or ADD_TID_ENABLE.
         """
         d = self.descriptor
+        uniform = self._resolve_uniform(group, size)
+        if uniform is not None:
+            return uniform
         word1, records = group.s[d + 1], group.s[d + 2].astype(np.int64)
         if (word1 >> np.uint32(_SWIZZLE)).any() or (group.s[d + 3] >> np.uint32(_ADD_TID) & np.uint32(1)).any():
             raise InstructionUnsupported("buffer descriptor with swizzled addressing or ADD_TID_ENABLE")
@@ -81,6 +84,25 @@ class BufferAddress:
                 inside = np.where(stride == 0, raw, (index < records) & (end <= np.maximum(stride, 1)))
             ranges.append(inside)
         return address, ranges
+
+    def _resolve_uniform(self, group: Group, size: int) -> tuple[Array, list[Array]] | None:
+        """:meth:`resolve` for the usual case, in few steps: equal raw descriptors, and everything in range."""
+        words = group.scalars[:, self.descriptor : self.descriptor + 4]
+        soffset = self.soffset(group)
+        if self.index is not None or self.lane_offset is None:
+            return None
+        if group.n > 1 and not ((words == words[0]).all() and (soffset == soffset[0]).all()):
+            return None
+        low, high, records, flags = words[0].tolist()
+        start, offset = int(soffset[0, 0]), self.lane_offset(group)
+        limit = records - start - self.offset - size
+        if high >> _SWIZZLE or flags >> _ADD_TID & 1 or limit < 0 or int(offset.max()) > limit:
+            return None
+        base = (low | high << 32) & int(_BASE_BITS)
+        return offset + np.uint64(base + start + self.offset), [_EVERYWHERE] * max(1, size // 4)
+
+
+_EVERYWHERE = np.ones((1, 1), np.bool_)
 
 
 def _whole(group: Group, value: Array) -> Array:
@@ -105,7 +127,7 @@ def load(instruction: Instruction, context: Context) -> Step:
 
     def step(group: Group) -> None:
         address, ranges = where.resolve(group, size)
-        for at, value in enumerate(_fetch(group, address, ranges, size, hint)):
+        for at, value in enumerate(fetch(group, address, ranges, size, hint)):
             value = extend(value, size, signed)
             if half:
                 target, value = group.hu[2 * row + bool(high)], value.astype(np.uint16)
@@ -116,7 +138,7 @@ def load(instruction: Instruction, context: Context) -> Step:
     return step
 
 
-def _fetch(group: Group, address: Array, ranges: list[Array], size: int, hint: list[Allocation]) -> list[Array]:
+def fetch(group: Group, address: Array, ranges: list[Array], size: int, hint: list[Allocation]) -> list[Array]:
     """Dwords (or the one smaller element), uint32 [n, 64]; 0 out of range and outside EXEC."""
     address = _whole(group, address)
     everywhere = group.full and all(bool(inside.all()) for inside in ranges)

@@ -1,0 +1,50 @@
+"""Half-precision arithmetic (CDNA3 ISA, "VOP1", "VOP2", "VOP3"). Round to nearest even.
+
+numpy computes each operation in float32 and rounds again, which for one addition or multiplication is the same as
+rounding once (float32 has 24 >= 2 * 11 + 2 bits). Not here, and so refused: V_MAD_F16, V_MAC_F16, V_MADMK_F16,
+V_MADAK_F16 and the LEGACY forms, whose treatment of denormals is not documented; compilers use V_FMA_F16.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from waveproof.kernels.runtimes.emulate.isa.valu_float import round_to_odd
+from waveproof.kernels.runtimes.emulate.registers import Array
+from waveproof.kernels.runtimes.emulate.vector import valu
+
+valu("V_ADD_F16", signature="f16 f16 -> f16")(np.add)
+valu("V_SUB_F16", signature="f16 f16 -> f16")(np.subtract)
+valu("V_MUL_F16", signature="f16 f16 -> f16")(np.multiply)
+
+
+@valu("V_SUBREV_F16", signature="f16 f16 -> f16")
+def subtract_reversed(a: Array, b: Array) -> Array:
+    """D = S1 - S0."""
+    return b - a
+
+
+@valu("V_FMA_F16", signature="f16 f16 f16 -> f16")
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """S0 * S1 + S2, rounded once: the sum in float64 is rounded to odd, which makes the second rounding right."""
+    product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    return round_to_odd(product, addend, product + addend).astype(np.float16)
+
+
+@valu("V_LDEXP_F16", signature="f16 i16 -> f16")
+def scale(a: Array, b: Array) -> Array:
+    """S0 * 2^S1, rounded once."""
+    return np.ldexp(a.astype(np.float64), b.astype(np.int32)).astype(np.float16)
+
+
+@valu("V_DIV_FIXUP_F16", signature="f16 f16 f16 -> f16", raw_denormals=True)
+def division_fixup(a: Array, b: Array, c: Array) -> Array:
+    """Special cases of S2 / S1, whose quotient is S0 otherwise (AMD pseudocode)."""
+    negative = np.signbit(b) ^ np.signbit(c)
+    infinite = (b == 0) | np.isinf(c)
+    zero = np.isinf(b) | (c == 0)
+    magnitude = np.where(infinite, np.float16(np.inf), np.where(zero, np.float16(0), np.abs(a)))
+    signed = np.where(negative, -magnitude, magnitude)
+    invalid = ((b == 0) & (c == 0)) | (np.isinf(b) & np.isinf(c))
+    signed = np.where(invalid, np.array(0xFE00, np.uint16).view(np.float16), signed)
+    return np.where(np.isnan(c), c, np.where(np.isnan(b), b, signed)).astype(np.float16)
