@@ -32,15 +32,18 @@ _SHORT = {
     "kept set": "kept",
     "kept values": "values",
     "row sums": "sums",
+    "form": "form",
     "legal input accepted": "accept",
     "illegal input refused": "refuse",
     "input unchanged": "input",
     "memory outside buffers unchanged": "bounds",
     "repeat calls equal": "repeat",
+    "earlier results unchanged": "results",
     "same bits": "bits",
     "same law": "law",
     "kernel launched": "launch",
     "survives": "crash",
+    "returns in time": "hang",
     "offsets fit their type": "offsets",
     "no spills": "spills",
     "no scratch": "scratch",
@@ -163,7 +166,13 @@ def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
     rules.sort(key=lambda rule: list(_SHORT).index(rule) if rule in _SHORT else len(_SHORT))
     numbers = [Column(_SHORT.get(rule, rule), justify="right", no_wrap=True) for rule in rules]
     table = Table(
-        Column("planted fault", no_wrap=True), "runtime", *numbers, "tests", "repro", box=None, pad_edge=False
+        Column("planted fault", no_wrap=True),
+        Column("runtime", no_wrap=True),
+        *numbers,
+        "tests",
+        Column("repro", no_wrap=True),
+        box=None,
+        pad_edge=False,
     )
     operator = ""
     for trial in planted:

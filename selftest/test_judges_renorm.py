@@ -15,14 +15,12 @@ from waveproof.fixtures.strategies.renorm import ROW_KINDS, Case, LawCase, make_
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.judges.relations import judge_close_rows, judge_incidents, judge_refused, judge_same_rows
 from waveproof.golden.judges.tolerance import judge_distribution, judge_form
-from waveproof.golden.references.renorm import Expected, mass_before, reference, top_k_mask
+from waveproof.golden.references.renorm import mass_before, reference, top_k_mask
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.renorm import mass_band, value_tolerance
 from waveproof.kernels.runtimes.memory import Incident
 from waveproof.selftest.mutants import correct_renorm, renorm_target_probs, renorm_top_k, renorm_top_p
 from waveproof.selftest.mutants.renorm import CORRECT, KEPT, LAW, MUTANTS, TOP_K, TOP_P, VALUES, Mutant
-
-KINDS = ("softmax", "quantised", "wide", "flat", "tails")
 
 
 def judge(output: torch.Tensor, call: Call, variant: str) -> Judgement | None:
@@ -85,7 +83,7 @@ def test_mass_before_is_the_exact_sum(kind: str, stable: bool) -> None:
 @pytest.mark.parametrize(("operator", "limits"), [(TOP_K, (1, 5, 16)), (TOP_P, (0.25, 0.75, 0.9999))])
 def test_values_are_the_exact_quotients(operator: str, limits: tuple[float, ...]) -> None:
     for kind, limit in itertools.product(ROW_KINDS, limits):
-        call = Case(17, (kind,), (limit,), seed=11).call(operator)  # type: ignore[arg-type]
+        call = Case(17, (kind,), (limit,), seed=11).call(operator)
         expected = reference(call, "threshold")
         exact = [Fraction(value) for value in expected.weights[0].tolist()]
         mass = sum(value for value, kept in zip(exact, expected.certain[0].tolist(), strict=True) if kept)
@@ -132,7 +130,7 @@ def varied(operator: str) -> Iterator[Call]:
     for seed in range(SEEDS):
         draw = torch.Generator().manual_seed(seed)
 
-        def pick(choices: tuple, draw: torch.Generator = draw) -> object:  # type: ignore[type-arg]
+        def pick(choices: tuple, draw: torch.Generator = draw) -> object:
             return choices[int(torch.randint(len(choices), (), generator=draw))]
 
         vocab_size = int(pick((1, 2, 7, 31, 64, 65, 200, 257)))  # type: ignore[call-overload]
@@ -229,7 +227,7 @@ def test_fault_at_a_serving_vocabulary_is_rejected(name: str) -> None:
 @pytest.mark.parametrize("operator", [TOP_K, TOP_P])
 @pytest.mark.parametrize("where", ["kept", "dropped"])
 def test_nan_is_never_inside_a_tolerance(operator: str, where: str) -> None:
-    call = Case(64, ("softmax", "flat"), (10,) if operator == TOP_K else (0.5,), seed=2).call(operator)  # type: ignore[arg-type]
+    call = Case(64, ("softmax", "flat"), (10,) if operator == TOP_K else (0.5,), seed=2).call(operator)
     output = CONTROLS[operator, "threshold"][0](*call.arguments.values())
     index = torch.nonzero(output[1] > 0 if where == "kept" else output[1] == 0)[0]
     for value in (float("nan"), float("inf"), -float("inf")):
@@ -259,7 +257,7 @@ def test_smallest_detectable_scale_error(operator: str) -> None:
     for vocab_size in (2, 31, 1000, 32_000, 163_840):
         tolerance = value_tolerance(vocab_size)
         assert tolerance < 1e-3
-        call = Case(vocab_size, ("softmax",), (min(50, vocab_size),) if operator == TOP_K else (0.9,)).call(operator)  # type: ignore[arg-type]
+        call = Case(vocab_size, ("softmax",), (min(50, vocab_size),) if operator == TOP_K else (0.9,)).call(operator)
         output = CONTROLS[operator, "threshold"][0](*call.arguments.values())
         assert judge(output, call, "threshold") is None
         for factor in (1 + 2 * tolerance + 2**-23, 1 - 2 * tolerance - 2**-23, 1.001, 0.999):
@@ -385,8 +383,8 @@ def test_table_names_controls_that_exist() -> None:
             assert callable(getattr(importlib.import_module("waveproof.selftest.mutants.correct_renorm"), mutant.name))
 
 
-def test_expected_is_what_is_annotated() -> None:
-    call = Case(8, KINDS, (0.5,)).call(TOP_P)
-    expected = reference(call, "threshold")
-    assert isinstance(expected, Expected)
-    assert expected.certain.logical_and(~expected.possible).sum() == 0
+@pytest.mark.parametrize("operator", [TOP_K, TOP_P, LAW])
+def test_what_is_certain_is_possible(operator: str) -> None:
+    for call in itertools.islice(varied(operator), 0, SEEDS, 7):
+        expected = reference(call, "threshold")
+        assert not (expected.certain & ~expected.possible).any()

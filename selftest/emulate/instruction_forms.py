@@ -164,6 +164,8 @@ def vector_forms(mnemonic: str) -> Iterator[Form]:
         scalar = (20,) + distinct[1:]
         yield _vector(format, mnemonic, "sgpr src0", scalar, 10, **extra)
         constants = (161, 242) if literal_form else _rotated(mnemonic, (128, 161, 192, 193, 208, 240, 247, 248), 3)
+        if mnemonic.startswith("V_CMP"):
+            constants = constants[:1]
         for number in (*constants, VCC, EXEC):
             constant = (number,) + distinct[1:]
             yield _vector(format, mnemonic, f"{_named(number)} src0", constant, 10, **extra)
@@ -176,7 +178,7 @@ def vector_forms(mnemonic: str) -> Iterator[Form]:
 def _vop12_forms(mnemonic: str, format: str, what: Shape, distinct: tuple[int, ...], literal_form: bool) -> Iterator[Form]:
     widths = [int(kind[1:]) for _, kind in what.sources]
     if not literal_form:
-        for literal in (0x80000001, 0x3F9D70A4, 0x00012345):
+        for literal in _rotated(mnemonic, (0x80000001, 0x3F9D70A4, 0x00012345), 1 if format == "VOPC" else 3):
             yield _vector(format, mnemonic, f"literal {literal:#x}", (LITERAL, *distinct[1:]), 10, literal=literal)
     if any(part in mnemonic for part in _NO_DPP) or 64 in widths or what.result[1:] == "64":
         return
@@ -250,10 +252,10 @@ def _packed_forms(mnemonic: str, count: int, distinct: tuple[int, ...]) -> Itera
             yield make(f"op_sel_hi {at}", distinct, 10, opsel_hi=3 & ~(1 << at), opsel_hi2=1)
         else:
             yield make(f"op_sel_hi {at}", distinct, 10, opsel_hi=3, opsel_hi2=0)
-        if mnemonic != "V_PK_MOV_B32":
+        if "_F" in mnemonic:
             yield make(f"neg {at}", distinct, 10, **{**plain, "neg": 1 << at})
             yield make(f"neg_hi {at}", distinct, 10, **{**plain, "neg_hi": 1 << at})
-    if mnemonic != "V_PK_MOV_B32":
+    if "_F" in mnemonic:
         yield make("clamp", distinct, 10, **{**plain, "clamp": 1})
 
 

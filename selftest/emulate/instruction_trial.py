@@ -16,7 +16,7 @@ from waveproof.kernels.runtimes.emulate.registers import Group, State
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
 from waveproof.selftest.emulate.instruction_forms import EXEC, LITERAL, Form
 from waveproof.selftest.emulate.pcode_reference import reference, texts
-from waveproof.selftest.emulate.pcode_values import Value, is_nan, negate
+from waveproof.selftest.emulate.pcode_values import Value, is_nan
 from waveproof.selftest.emulate.single_step import instructions
 
 WAVES, FIRST, LAST, VGPRS = 5, 1, 4, 16
@@ -219,7 +219,7 @@ class VectorReference:
                     place = dpp_source(form.dpp["ctrl"], lane)
                     if place is not None and not mask >> place & 1:
                         place = None
-                    if place is None and not form.dpp["bound_ctrl" if "bound_ctrl" in form.dpp else "ctrl"] & 1:
+                    if place is None and not form.dpp.get("bound_ctrl"):
                         return None
             bits = 0 if place is None else self.bits(number, kind, rows, scalars, place)
             values.append(self.modified(bits, at, kind))
@@ -259,13 +259,15 @@ class VectorReference:
         if self.form.mnemonic == "V_PK_MOV_B32":
             return Value(bits, 64)
         fields, parts = self.form.fields, []
+        half = int(self.form.kinds[at][1:]) // 2
+        mask, floats = (1 << half) - 1, self.form.mnemonic.partition("_F")[2] != ""
         high = fields.get("opsel_hi", 0) | fields.get("opsel_hi2", 0) << 2
         for select, signs in ((fields.get("opsel", 0), "neg"), (high, "neg_hi")):
-            part = Value(bits >> 32 * (select >> at & 1), 32, "F")
+            part = bits >> half * (select >> at & 1) & mask
             if fields.get(signs, 0) >> at & 1:
-                part = negate(part)
-            parts.append(flushed(part.bits, 32) if self.flush else part.bits)
-        return Value(parts[0] | parts[1] << 32, 64)
+                part ^= 1 << (half - 1)
+            parts.append(flushed(part, half) if self.flush and floats else part)
+        return Value(parts[0] | parts[1] << half, 2 * half)
 
     def finished(self, bits: int, sources: list[Value], old: int) -> int:
         """Clamp, denormal flush and SDWA destination."""
@@ -277,22 +279,23 @@ class VectorReference:
             wide = a + b if "ADD" in form.mnemonic else a - b
             low, high = (0, 0xFFFFFFFF) if kind[0] == "u" else (-0x80000000, 0x7FFFFFFF)
             bits = min(max(wide, low), high) & 0xFFFFFFFF
-        if kind in ("f32", "p64"):
-            parts = [bits >> 32 * at & 0xFFFFFFFF for at in range(width // 32)]
+        if kind[0] == "f" or (kind[0] == "p" and "_F" in form.mnemonic):
+            size = width // 2 if kind[0] == "p" else width
+            parts = [bits >> size * at & ((1 << size) - 1) for at in range(width // size)]
             if self.flush:
-                parts = [flushed(part, 32) for part in parts]
+                parts = [flushed(part, size) for part in parts]
             if form.fields.get("clamp"):
-                parts = [self.clamped(part) for part in parts]
-            bits = sum(part << 32 * at for at, part in enumerate(parts))
+                parts = [self.clamped(part, size) for part in parts]
+            bits = sum(part << size * at for at, part in enumerate(parts))
         if form.sdwa is not None:
             bits = sdwa_merged(bits, old, form.sdwa.get("dst_sel", 6), form.sdwa.get("dst_unused", 0))
         return bits
 
-    def clamped(self, bits: int) -> int:
-        value = Value(bits, 32, "F")
-        if is_nan(value):
+    def clamped(self, bits: int, width: int) -> int:
+        if is_nan(Value(bits, width, "F")):
             return 0 if self.clamps else bits
-        return 0 if bits >> 31 else min(bits, 0x3F800000)
+        one = {16: 0x3C00, 32: 0x3F800000, 64: 0x3FF0000000000000}[width]
+        return 0 if bits >> (width - 1) else min(bits, one)
 
 
 class ScalarReference:
@@ -355,12 +358,26 @@ def trial(form: Form, masks: str, seed: int, context: Context | None = None) -> 
         for number, word in scalars.items():
             s[slot, number] = word
     label = f"{form.mnemonic} {form.label}, EXEC {masks}"
-    return differences(label, group, v, s, scc, any_nan=form.result[:1] in ("f", "p"))
+    if form.result[:1] in ("f", "p"):
+        width = int(form.result[1:]) // (2 if form.result[0] == "p" else 1)
+        for registers in (v, state.v):
+            _one_nan(registers[form.destination : form.destination + max(1, int(form.result[1:]) // 32)], width)
+    return differences(label, group, v, s, scc)
 
 
-def differences(
-    label: str, group: Group, v: Words, s: Words, scc: npt.NDArray[np.bool_], any_nan: bool = False
-) -> list[Fault]:
+def _one_nan(rows: Words, width: int) -> None:
+    """Make all NaNs the same one: which NaN arithmetic gives is not specified."""
+    if width == 64:
+        pairs = np.ascontiguousarray(np.moveaxis(rows, 0, -1)).view(np.float64)[..., 0]
+        rows[:, np.isnan(pairs)] = np.array([[0], [0x7FF80000]], np.uint32)
+        return
+    if width == 16:
+        rows.view(np.uint16)[np.isnan(rows.view(np.float16))] = 0x7E00
+    else:
+        rows[np.isnan(rows.view(np.float32))] = 0x7FC00000
+
+
+def differences(label: str, group: Group, v: Words, s: Words, scc: npt.NDArray[np.bool_]) -> list[Fault]:
     """Where the registers of all waves differ from ``v``, ``s`` and ``scc``.
 
     Args:
@@ -369,12 +386,9 @@ def differences(
         v: expected vector registers [rows, slots, 64].
         s: expected scalar registers [slots, 128].
         scc: expected SCC [slots, 1].
-        any_nan: whether one NaN is as good as another, as for arithmetic.
     """
     state, found = group.state, []
     differs = state.v != v
-    if any_nan:
-        differs &= ~(np.isnan(state.v.view(np.float32)) & np.isnan(v.view(np.float32)))
     if differs.any():
         row, slot, lane = (int(x[0]) for x in np.nonzero(differs))
         got, expected = int(state.v[row, slot, lane]), int(v[row, slot, lane])

@@ -103,8 +103,10 @@ def round_to(number: float | Fraction, width: int) -> Value:
 
 
 def cast(width: int, kind: str, x: Value) -> Value:
-    """``width'kind(x)``: convert the number."""
+    """``width'kind(x)``: convert the number; plain bits (a concatenation) become a float by their pattern."""
     if kind == "F":
+        if x.kind == "B" and x.width == width:
+            return x.view("F", width)
         if x.kind != "F":
             return round_to(Fraction(x.number), width)
         if is_nan(x):
@@ -201,7 +203,7 @@ def concatenate(*parts: Value) -> Value:
     bits = width = 0
     for part in parts:
         bits, width = bits << part.width | part.bits, width + part.width
-    return Value(bits, width, "U")
+    return Value(bits, width, "B")
 
 
 def sign_extended(x: Value) -> Value:

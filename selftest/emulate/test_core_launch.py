@@ -214,7 +214,7 @@ def test_more_vgprs_than_allocated_are_refused_when_reached() -> None:
         ({"lds_bytes": 160 << 10}, {"lds_bytes": 1}, "163841 bytes of LDS, gfx950 has 163840"),
         ({}, {"grid": (0, 1, 1)}, "must be positive"),
         ({}, {"block": (1025, 1, 1)}, "1025 work-items"),
-        ({"properties": 0b1010}, {}, "dispatch pointer"),
+        ({"properties": 0b101000}, {}, "flat scratch"),
     ],
 )
 def test_launches_that_do_not_fit(fields: dict[str, int], arguments: dict[str, object], says: str) -> None:

@@ -120,7 +120,8 @@ def top_k_heap(probs: torch.Tensor, top_k: int | torch.Tensor) -> torch.Tensor:
     renormed = torch.zeros(batch, vocab_size)
     for row, k in enumerate(tokens_to_keep(top_k, batch, vocab_size)[:, 0].tolist()):
         values = probs[row].tolist()
-        chosen = heapq.nsmallest(k, range(vocab_size), key=lambda column, values=values: (-values[column], column))
+        # The pair orders equals by their index.
+        chosen = [column for _, column in heapq.nsmallest(k, [(-value, column) for column, value in enumerate(values)])]
         mass = sum(values[column] for column in chosen)
         for column in chosen:
             renormed[row, column] = values[column] / mass if mass > 0 else 0.0

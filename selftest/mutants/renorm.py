@@ -141,7 +141,7 @@ MUTANTS = (
     _top_k("masks_in_place", INPUT),
     _top_k("ignores_strides", KEPT),
     _top_k("ignores_storage_offset", KEPT),
-    _top_k("last_bit_by_chance", REPEATS),
+    _top_k("last_bit_alternates", REPEATS),
     _top_k("noise", VALUES),
     _top_k("returns_float64", FORM),
     _top_k("returns_half", FORM),

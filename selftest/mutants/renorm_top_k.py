@@ -5,6 +5,7 @@ For use as ``--provider top_k_renorm_prob=selftest/mutants/renorm_top_k.py:NAME`
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -250,6 +251,7 @@ def aborts_on_nan(probs: torch.Tensor, top_k: K) -> torch.Tensor:
 
 _LAST: dict[torch.Size, torch.Tensor] = {}
 _BUFFER: dict[torch.Size, torch.Tensor] = {}
+_CALLS = itertools.count()
 
 
 def stale_output(probs: torch.Tensor, top_k: K) -> torch.Tensor:
@@ -328,9 +330,9 @@ def ignores_storage_offset(probs: torch.Tensor, top_k: K) -> torch.Tensor:
     return top_k_threshold(torch.as_strided(probs, probs.shape, probs.stride(), 0).clone(), top_k)
 
 
-def last_bit_by_chance(probs: torch.Tensor, top_k: K) -> torch.Tensor:
-    """Sums in another order each time: right, but not the same bits."""
-    return top_k_threshold(probs, top_k) * (1.0 + 2.0**-23 * float(torch.randint(3, ())))
+def last_bit_alternates(probs: torch.Tensor, top_k: K) -> torch.Tensor:
+    """Sums in another order every other time: right, but not the same bits."""
+    return top_k_threshold(probs, top_k) * (1.0 + 2.0**-23 * (next(_CALLS) % 2))
 
 
 def noise(probs: torch.Tensor, top_k: K) -> torch.Tensor:

@@ -24,7 +24,7 @@ LITERAL = 255
 _TAKES_LITERAL = ("SOP1", "SOP2", "SOPC", "VOP1", "VOP2", "VOPC")
 _LITERAL_BY_NAME = ("FMAMK", "FMAAK", "MADMK", "MADAK")
 _SCALAR_DESTINATION = ("V_READFIRSTLANE_B32", "V_READLANE_B32")
-_SCALE_HALF = 0xD3AC
+SCALE_HALF = 0xD3AC
 """Upper half of the first word of a scaled MFMA. The decoder's table leaves it open, so that any eight bytes before an
 unscaled F8F6F4 MFMA would be taken for its scales."""
 _OFFSET_BITS = {"SMEM": 21, "GLOBAL": 13, "SCRATCH": 13}
@@ -84,7 +84,7 @@ def _shape(code: bytes) -> _Shape:
     except (ValueError, AssertionError) as error:
         raise CodeObjectInvalid(f"no CDNA instruction: {code[:4][::-1].hex()} ({error})") from None
     kind = type(decoded).__name__
-    if kind == "VOP3PX2" and decoded.x2encoding != _SCALE_HALF:
+    if kind == "VOP3PX2" and decoded.x2encoding != SCALE_HALF:
         return _shape(code[:8].ljust(16, b"\0"))
     name = decoded.op.name
     base, _, rest = kind.partition("_")

@@ -56,17 +56,30 @@ class Place:
     instruction: str
     listing: tuple[str, ...] = field(default=(), repr=False)
     """Disassembly around the instruction, the instruction marked."""
+    code_object: str = ""
+    """Its label and architecture."""
     workgroup: tuple[int, int, int] | None = None
     wave: int | None = None
     """Index of the wave in its workgroup."""
     lane: int | None = None
+    exec_mask: int | None = None
+    """EXEC of the wave at the instruction."""
+    operands: tuple[str, ...] = field(default=(), repr=False)
+    """What the instruction's registers held, in the lane."""
 
     def describe(self) -> str:
         """Text of the place, several lines."""
         where = [f"kernel {self.kernel}, .text+{self.address:#x}: {self.instruction}"]
         if self.workgroup is not None:
             lane = "" if self.lane is None else f", lane {self.lane}"
-            where.append(f"workgroup {self.workgroup}, wave {self.wave}{lane}")
+            lanes = ""
+            if self.exec_mask is not None:
+                lanes = f", EXEC {self.exec_mask:#018x} ({self.exec_mask.bit_count()} of 64 lanes)"
+            where.append(f"workgroup {self.workgroup}, wave {self.wave}{lane}{lanes}")
+        if self.code_object:
+            where.append(f"code object {self.code_object}")
+        if self.operands:
+            where.append(f"operands{'' if self.lane is None else f' of lane {self.lane}'}: {', '.join(self.operands)}")
         return "\n".join([*where, *self.listing])
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waveproof.kernels.runtimes.emulate.fault import LaunchInvalid
+from waveproof.kernels.runtimes.emulate.hidden_arguments import dispatch_packet
 from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport, LdsWatch
 from waveproof.kernels.runtimes.emulate.loader import CodeObject, Descriptor
 from waveproof.kernels.runtimes.emulate.memory import Memory, Traffic
@@ -35,6 +36,8 @@ _PRELOAD_PROLOGUE = 256
 _BATCH_BYTES = 24 << 20
 """Register bytes of the workgroups that execute together: enough waves to pay for numpy's calls, few enough to
 stay in a cache."""
+_WANTS_DISPATCH = 1
+"""Bit of kernel_code_properties: the address of the dispatch packet in SGPRs."""
 Grid = tuple[int, int, int]
 
 
@@ -161,12 +164,24 @@ class Machine:
         self.lds_bytes_read = self.lds_bytes_written = 0
         padded = kernarg.ljust(-(-max(len(kernarg), 16) // 16) * 16, b"\0")
         arguments = self.memory.add("kernel arguments", np.frombuffer(padded, np.uint8), read_only=True)
+        packet = 0
+        if descriptor.properties >> _WANTS_DISPATCH & 1:
+            words = dispatch_packet(grid, block, descriptor.private_segment_bytes, lds_bytes, arguments)
+            packet = self.memory.add("dispatch packet", np.frombuffer(words, np.uint8), read_only=True)
         ids = _all(grid) if workgroups is None else workgroups
         executed = waves = 0
         try:
             for batch in self._batches(descriptor, ids, block):
                 execution = self._batch(
-                    program, descriptor, batch, block, arguments, padded, lds_bytes, schedule or Schedule(), preload
+                    program,
+                    descriptor,
+                    batch,
+                    block,
+                    (arguments, packet),
+                    padded,
+                    lds_bytes,
+                    schedule or Schedule(),
+                    preload,
                 )
                 with np.errstate(all="ignore"):
                     execution.run()
@@ -174,6 +189,8 @@ class Machine:
                 waves += execution.state.waves
         finally:
             self.memory.remove(arguments)
+            if packet:
+                self.memory.remove(packet)
         return LaunchStats(
             executed,
             histogram(program),
@@ -217,7 +234,7 @@ class Machine:
         descriptor: Descriptor,
         ids: list[Grid],
         block: Grid,
-        arguments: int,
+        addresses: tuple[int, int],
         kernarg: bytes,
         lds_bytes: int,
         schedule: Schedule,
@@ -245,7 +262,7 @@ class Machine:
         self.workgroup_ids = ids
         state.lds_base[:, 0] = workgroup * self.lds.stride
         entry = descriptor.entry - program.code.text[0]
-        scalars, skipped = _user_sgprs(descriptor, arguments, kernarg, preload)
+        scalars, skipped = _user_sgprs(descriptor, *addresses, kernarg, preload)
         state.s[:, : len(scalars)] = np.array(scalars, np.uint32)
         register = descriptor.user_sgprs
         for axis, enabled in enumerate(descriptor.workgroup_id_enabled):
@@ -264,18 +281,26 @@ def _all(grid: Grid) -> list[Grid]:
     return [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
 
 
-def _user_sgprs(descriptor: Descriptor, arguments: int, kernarg: bytes, preload: bool) -> tuple[list[int], int]:
+def _user_sgprs(
+    descriptor: Descriptor, arguments: int, packet: int, kernarg: bytes, preload: bool
+) -> tuple[list[int], int]:
     """SGPRs that the descriptor asks for, and the bytes of code that are skipped because of preloaded arguments.
 
+    There is no queue: its pointer is null, and a kernel that follows it faults.
+
     Raises:
-        LaunchInvalid: it asks for something that is not provided (a dispatch or queue pointer, scratch).
+        LaunchInvalid: it asks for something that is not provided.
     """
     properties = descriptor.properties
-    asked = {0: "private segment buffer", 1: "dispatch pointer", 2: "queue pointer", 5: "flat scratch"}
+    asked = {0: "private segment buffer", 5: "flat scratch"}
     for bit, what in asked.items():
         if properties >> bit & 1:
             raise LaunchInvalid(f"{descriptor.name} wants the {what} in SGPRs, which is not provided yet")
     scalars: list[int] = []
+    if properties >> _WANTS_DISPATCH & 1:
+        scalars += [packet & 0xFFFFFFFF, packet >> 32]
+    if properties >> 2 & 1:
+        scalars += [0, 0]  # queue
     if properties >> 3 & 1:
         scalars += [arguments & 0xFFFFFFFF, arguments >> 32]
     if properties >> 4 & 1:

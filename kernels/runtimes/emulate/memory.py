@@ -37,6 +37,9 @@ class Allocation:
     read_only: bool = False
     itemsize: int = 1
     """Bytes of an element, for messages."""
+    shape: tuple[int, ...] = ()
+    """Of the host's array, in elements, for messages; empty for a plain run of bytes."""
+    dtype: str = ""
     words: npt.NDArray[np.uint32] = field(init=False)
     halves: npt.NDArray[np.uint16] = field(init=False)
 
@@ -45,6 +48,18 @@ class Allocation:
         self.words = self.data[: self.size & ~3].view(np.uint32)
         self.halves = self.data[: self.size & ~1].view(np.uint16)
         self.base64 = np.uint64(self.base)
+
+    def describe(self, offset: int) -> str:
+        """A byte offset in words: inside or how far outside, and the element."""
+        kind = f"{self.dtype}{list(self.shape)}, " if self.shape and self.dtype else ""
+        number, count = offset // self.itemsize, self.size // self.itemsize
+        element = f"element {number} of {count}"
+        if not 0 <= offset < self.size:
+            far = f"{-offset} bytes before" if offset < 0 else f"{offset - self.size} bytes beyond the end of"
+            return f"{far} {self.name} ({kind}{self.size} bytes), which would be {element}"
+        if len(self.shape) > 1:
+            element += f", index {[int(i) for i in np.unravel_index(number, self.shape)]}"
+        return f"byte {offset} of {self.name} ({kind}{self.size} bytes), {element}"
 
 
 @dataclass
@@ -88,7 +103,7 @@ class Memory:
         self._next = -(-(self._next + _SPACING) >> 32) << 32
         base = self._next - (max(data.size // 2, 1) + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         self._next += data.size
-        self.allocations.append(Allocation(name, base, data, read_only, array.itemsize))
+        self.allocations.append(Allocation(name, base, data, read_only, array.itemsize, array.shape, array.dtype.name))
         self._bases.append(base)
         return base
 
@@ -244,10 +259,7 @@ class Memory:
         if not near:
             return f"{address:#x}: no buffer is mapped"
         closest = min(near, key=lambda a: max(a.base - address, address - a.base - a.size + 1, 0))
-        offset = address - closest.base
-        element = f"element {offset // closest.itemsize} of {closest.size // closest.itemsize}"
-        place = "inside" if 0 <= offset < closest.size else "outside"
-        return f"{address:#x}: byte {offset} of {closest.name} ({closest.size} bytes), {place}, {element}"
+        return f"{address:#x}: {closest.describe(address - closest.base)}"
 
 
 def _aligned(offset: Addresses, allocation: Allocation, unit: int) -> Array | None:

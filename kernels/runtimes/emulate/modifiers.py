@@ -63,9 +63,10 @@ def flushed_input(read: Reader, kind: str, context: Context) -> Reader:
 def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Array], Array] | None:
     """What becomes of a floating-point result: output scale, denormal flush, clamp; None if nothing.
 
-    Output scale (OMOD 1: *2, 2: *4, 3: /2) is ignored where MODE.IEEE is set or output denormals are kept, flushes
-    denormals and makes +0 of -0; clamp is to [0, 1], NaN becoming 0 with DX10_CLAMP ("Vega ISA", "Output modifiers";
-    LLVM ``SIFoldOperands::tryFoldOMod`` folds only under the same conditions).
+    Output scale (OMOD 1: *2, 2: *4, 3: /2) is ignored where MODE.IEEE is set or output denormals are kept ("Vega ISA",
+    "Output modifiers"; LLVM ``SIFoldOperands::tryFoldOMod`` folds only under the same conditions). Denormals are
+    flushed before it and after; zeros become +0 by it. Clamp is to [0, 1]; -0 becomes +0, and NaN too with DX10_CLAMP (zeros
+    as measured on RDNA4 for ROCm's rocjitsu emulator).
     """
     if kind == "f16" and context.fp16_overflow:
         raise InstructionUnsupported("half-precision result with MODE.FP16_OVFL set")
@@ -73,6 +74,7 @@ def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Arr
     keep = denormals(context, kind)[1]
     stages: list[Callable[[Array], Array]] = []
     if scale and not keep and not context.ieee:
+        stages.append(lambda value: flush(value, kind))
         factor, zero = dtype({1: 2.0, 2: 4.0, 3: 0.5}[scale]), dtype(0)
         stages.append(lambda value: value * factor + zero)
     if not keep:
@@ -80,9 +82,9 @@ def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Arr
     if clamp:
         low, high = dtype(0), dtype(1)
         if context.dx10_clamp:
-            stages.append(lambda value: np.fmin(np.fmax(value, low), high))
+            stages.append(lambda value: np.fmin(np.fmax(value, low), high) + low)
         else:
-            stages.append(lambda value: np.clip(value, low, high))
+            stages.append(lambda value: np.clip(value, low, high) + low)
     if not stages:
         return None
     if len(stages) == 1:

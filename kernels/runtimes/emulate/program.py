@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from waveproof.kernels.runtimes.emulate import registry
+from waveproof.kernels.runtimes.emulate import listing, registry
 from waveproof.kernels.runtimes.emulate.decode import Instruction, decode
 from waveproof.kernels.runtimes.emulate.fault import CodeObjectInvalid, InstructionUnsupported, Place
+from waveproof.kernels.runtimes.emulate.listing import UNDECODED
 from waveproof.kernels.runtimes.emulate.loader import CodeObject
 from waveproof.kernels.runtimes.emulate.registers import Array, Group
 from waveproof.kernels.runtimes.emulate.registry import Context, Step
@@ -84,12 +86,21 @@ class Block:
         return [self.executed + total for total in itertools.accumulate(change[:-1])]
 
 
-class Program:
-    """Code of one code object for one architecture."""
+Instrument = Callable[[Instruction, Context, Step], Step]
+"""Wraps the step of an instruction in one that looks on."""
 
-    def __init__(self, code: CodeObject) -> None:
+
+class Program:
+    """Code of one code object for one architecture.
+
+    Args:
+        code: the code object.
+        instrument: applied to every step, for diagnostics; the wrapped step must return what the step returns.
+    """
+
+    def __init__(self, code: CodeObject, instrument: Instrument | None = None) -> None:
         start, size = code.text
-        self.code = code
+        self.code, self.instrument = code, instrument
         self.text = code.image[start : start + size]
         self.leaders = _leaders(self.text)
         self._blocks: dict[tuple[int, Context], Block] = {}
@@ -112,6 +123,13 @@ class Program:
             block.executed = 0
             block.runs.clear()
 
+    def instruction_or_word(self, pc: int) -> Instruction:
+        """The instruction at an offset; for messages, a stand-in where none decodes."""
+        try:
+            return self.instruction(pc)
+        except CodeObjectInvalid:
+            return Instruction(UNDECODED, "", "", pc, 4, self.text[pc : pc + 4] if pc >= 0 else b"")
+
     def instruction(self, pc: int) -> Instruction:
         """Decode the instruction at an offset in ``.text``.
 
@@ -128,16 +146,16 @@ class Program:
             try:
                 instruction = self.instruction(block.after)
             except CodeObjectInvalid as error:
-                if not block.instructions:
-                    raise
                 # The bytes may never be reached: refuse only when they are.
-                block.steps.append(_refuse(CodeObjectInvalid(str(error))))
-                block.instructions.append(block.instructions[-1])
+                block.steps.append(_refuse(error))
+                block.instructions.append(self.instruction_or_word(block.after))
                 return block
             try:
                 step = registry.build_step(instruction, context)
             except (InstructionUnsupported, CodeObjectInvalid) as error:
                 step = _refuse(error)
+            if self.instrument is not None:
+                step = self.instrument(instruction, context, step)
             block.instructions.append(instruction)
             block.after += instruction.size
             if registry.is_control(instruction.mnemonic):
@@ -150,27 +168,28 @@ class Program:
 
     def listing(self, address: int, around: int = 4) -> tuple[str, ...]:
         """Disassembly around an offset, the instruction there marked; instructions before it are found by blocks."""
-        before: list[Instruction] = []
-        for block in self._blocks.values():
-            positions = [i.address for i in block.instructions]
-            if address in positions:
-                at = positions.index(address)
-                before = block.instructions[max(0, at - around) : at]
-                break
-        lines = before
+        lines = self._before(address, around)
         pc = address
-        for _ in range(around + 1):
-            try:
-                instruction = self.instruction(pc)
-            except CodeObjectInvalid:
-                break
-            lines = [*lines, instruction]
-            pc += instruction.size
-        return tuple(f"{'=>' if i.address == address else '  '} {i.address:#06x}: {i.text}" for i in lines)
+        while len(lines) < 2 * around + 1 and (0 <= pc < len(self.text) or pc == address):
+            lines.append(self.instruction_or_word(pc))
+            pc += lines[-1].size
+        return tuple(f"{'=>' if i.address == address else '  '} {i.address:#06x}: {listing.line(i)}" for i in lines)
+
+    def _before(self, address: int, count: int) -> list[Instruction]:
+        """Up to ``count`` instructions that lie before an address, from the blocks that were built."""
+        follows = {i.address + i.size: i for block in self._blocks.values() for i in block.instructions}
+        found: list[Instruction] = []
+        while len(found) < count and address in follows:
+            found.insert(0, follows[address])
+            address = found[0].address
+        return found
 
     def place(self, kernel: str, instruction: Instruction) -> Place:
         """The place of an instruction, without the wave."""
-        return Place(kernel, instruction.address, instruction.text, self.listing(instruction.address))
+        label = f"{self.code.name or 'without a name'} ({self.code.arch})"
+        return Place(
+            kernel, instruction.address, listing.line(instruction), self.listing(instruction.address), label
+        )
 
 
 def _refuse(error: Exception) -> Step:

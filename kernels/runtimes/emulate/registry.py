@@ -24,7 +24,7 @@ ARCHITECTURES = ("gfx942", "gfx950")
 MODULES = (
     "atomics", "control", "convert", "dots", "ds", "ds_atomics", "ds_lanes", "flat", "float_order", "float_parts",
     "lane", "lds_dma", "mfma", "packed", "packed16", "salu", "salu_bits", "scratch", "smem", "transcendental",
-    "valu_bits", "valu_cmp", "valu_f16", "valu_f64", "valu_float", "valu_int", "vmem_buffer", "vmem_global",
+    "valu_bits", "valu_cmp", "valu_f16", "valu_f64", "valu_float", "valu_int", "valu_int16", "vmem_buffer", "vmem_global",
 )  # fmt: skip
 
 Step = Callable[[Group], Any]
@@ -68,13 +68,20 @@ class Operation:
     architectures: tuple[str, ...]
     control: bool
     """Ends a straight line of code."""
+    sources: tuple[str, ...] = ()
+    """Kinds of the sources and results, where the entry is made from a signature (see :mod:`.vector`)."""
+    results: tuple[str, ...] = ()
 
 
 _OPERATIONS: dict[str, Operation] = {}
 
 
 def define(
-    *mnemonics: str, architectures: tuple[str, ...] = ARCHITECTURES, control: bool = False
+    *mnemonics: str,
+    architectures: tuple[str, ...] = ARCHITECTURES,
+    control: bool = False,
+    sources: tuple[str, ...] = (),
+    results: tuple[str, ...] = (),
 ) -> Callable[[Build], Build]:
     """Register a builder of steps for one or more mnemonics.
 
@@ -86,7 +93,7 @@ def define(
         for mnemonic in mnemonics:
             if mnemonic in _OPERATIONS:
                 raise ValueError(f"{mnemonic} is registered twice")
-            _OPERATIONS[mnemonic] = Operation(mnemonic, build, architectures, control)
+            _OPERATIONS[mnemonic] = Operation(mnemonic, build, architectures, control, sources, results)
         return build
 
     return register

@@ -39,7 +39,7 @@ def salu(
             writers = [_writer(instruction, kind) for kind in parsed.results]
             return _step(function, readers, writers)
 
-        define(*mnemonics, architectures=architectures)(build)
+        define(*mnemonics, architectures=architectures, sources=parsed.sources, results=parsed.results)(build)
         return function
 
     return register

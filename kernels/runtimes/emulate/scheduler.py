@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from waveproof.kernels.runtimes.emulate import listing
 from waveproof.kernels.runtimes.emulate.fault import (
     AccessViolation,
     CodeObjectInvalid,
@@ -23,7 +24,7 @@ from waveproof.kernels.runtimes.emulate.fault import (
     InstructionUnsupported,
 )
 from waveproof.kernels.runtimes.emulate.program import BARRIER, END, Block, Branch, Enter, Jump, Program
-from waveproof.kernels.runtimes.emulate.registers import Group, State
+from waveproof.kernels.runtimes.emulate.registers import EXEC, Group, State
 from waveproof.kernels.runtimes.emulate.registry import Context
 
 _LONGEST_RUN = 1 << 16
@@ -305,12 +306,20 @@ class Execution:
         return self.machine.workgroup_ids[workgroup], wave // self.workgroups
 
     def _raise(self, error: Exception, group: Group, block: Block, index: int) -> NoReturn:
-        place = self.program.place(self.kernel, block.instructions[min(index, len(block.instructions) - 1)])
-        if not isinstance(error, AccessViolation):
+        instruction = block.instructions[min(index, len(block.instructions) - 1)]
+        access = error.access if isinstance(error, AccessViolation) else None
+        row = access.row or 0 if access is not None else 0
+        workgroup, wave = self._where(group, row)
+        place = replace(
+            self.program.place(self.kernel, instruction),
+            workgroup=workgroup,
+            wave=wave,
+            lane=None if access is None else access.lane,
+            exec_mask=int(group.s64[EXEC // 2][row, 0]),
+            operands=listing.contents(instruction, group, row, None if access is None else access.lane),
+        )
+        if access is None:
             raise type(error)(f"{error}\n{place.describe()}") from error
-        access = error.access
-        workgroup, wave = self._where(group, access.row or 0)
-        place = replace(place, workgroup=workgroup, wave=wave, lane=access.lane)
         raise Fault(access.rule, place, access) from error
 
     def _deadlock(self) -> NoReturn:

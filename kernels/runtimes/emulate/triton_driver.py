@@ -23,6 +23,7 @@ import torch
 
 from waveproof.kernels.runtimes.catalogue import why_unavailable
 from waveproof.kernels.runtimes.emulate.fault import EmulationError, Fault
+from waveproof.kernels.runtimes.emulate.hidden_arguments import with_hidden_arguments
 from waveproof.kernels.runtimes.pretence import Device, DeviceTensor, PretenceUnavailable, on_device, plain, pretend
 
 if TYPE_CHECKING:
@@ -276,14 +277,16 @@ class _Launcher:
         return scratch
 
     def _run(self, machine: Machine, grid: Grid, kernarg: bytes) -> LaunchStats:
-        name = self.metadata.name
+        name, lds_bytes = self.metadata.name, self.metadata.shared
+        block = (self.metadata.num_warps * self.metadata.warp_size, 1, 1)
+        needed = self.code.kernel(name).kernarg_bytes
         selection = self.emulator.selection
         return machine.launch(
             self.code,
             grid,
-            (self.metadata.num_warps * self.metadata.warp_size, 1, 1),
-            kernarg,
-            lds_bytes=self.metadata.shared,
+            block,
+            with_hidden_arguments(kernarg, needed, grid, block, lds_bytes),
+            lds_bytes=lds_bytes,
             kernel=name,
             workgroups=None if selection is None else list(selection(name, grid)),
         )

@@ -77,7 +77,7 @@ def valu(
             chosen = ieee if ieee is not None and context.ieee else function
             return _Builder(instruction, context, parsed, keep_high, raw_denormals).build(chosen, saturate)
 
-        define(*mnemonics, architectures=architectures)(build)
+        define(*mnemonics, architectures=architectures, sources=parsed.sources, results=parsed.results)(build)
         return function
 
     return register

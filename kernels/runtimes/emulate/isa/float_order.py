@@ -54,9 +54,12 @@ def _ieee(function: Binary) -> Binary:
     return compare
 
 
+minimum_ieee, maximum_ieee = _ieee(minimum), _ieee(maximum)
+
+
 def _define(kind: str, three: bool) -> None:
     bits = kind.upper()
-    pairs = [(minimum, maximum), (_ieee(minimum), _ieee(maximum))]
+    pairs = [(minimum, maximum), (minimum_ieee, maximum_ieee)]
     for name, at in (("MIN", 0), ("MAX", 1)):
         valu(f"V_{name}_{bits}", signature=f"{kind} {kind} -> {kind}", ieee=pairs[1][at])(pairs[0][at])
     if not three:
@@ -66,7 +69,9 @@ def _define(kind: str, three: bool) -> None:
         valu(f"V_{name}_{bits}", signature=f"{kind} {kind} {kind} -> {kind}", ieee=triple[1])(triple[0])
 
     def median(a: Array, b: Array, c: Array, least: Binary, most: Binary) -> Array:
-        middle = most(least(a, b), least(most(a, b), c))
+        top = most(most(a, b), c)
+        # As the pseudocode has it: it decides which of equal zeros comes out.
+        middle = np.where(top == a, most(b, c), np.where(top == b, most(a, c), most(a, b)))
         nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
         return np.where(nan, least(least(a, b), c), middle) if nan.any() else middle
 

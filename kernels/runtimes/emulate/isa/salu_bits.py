@@ -28,13 +28,15 @@ def _extract(a: Array, b: Array, position_mask: int) -> Array:
     return (a.astype(np.uint64) >> offset) & _low_bits(width)
 
 
-def _extract_signed(value: Array, b: Array, bits: int) -> Array:
-    """The field in ``value`` (uint64, already moved to bit 0) sign-extended to int64; a width of 0 gives 0."""
-    _, width = _field(b, 0)
-    width = np.minimum(width, np.uint64(bits))
-    left = (np.uint64(64) - width) & np.uint64(63)
-    extended = (value << left).view(np.int64) >> left.astype(np.int64)
-    return np.where(width == 0, np.int64(0), extended)
+def _extract_signed(a: Array, b: Array, position_mask: int) -> Array:
+    """The field of ``a`` (i32 or i64) sign-extended to int64; no bits give 0.
+
+    The shift is arithmetic, so a field that runs past the top is filled with the sign (AMD pseudocode).
+    """
+    offset, width = _field(b, position_mask)
+    value = (a.astype(np.int64) >> offset.astype(np.int64)).view(np.uint64)
+    left = (np.uint64(64) - np.minimum(width, np.uint64(8 * a.itemsize))) & np.uint64(63)
+    return np.where(width == 0, np.int64(0), (value << left).view(np.int64) >> left.astype(np.int64))
 
 
 @salu("S_BFE_U32", signature="u32 u32 -> u32 scc")
@@ -51,17 +53,17 @@ def extract_64(a: Array, b: Array) -> tuple[Array, Array]:
     return value, value != 0
 
 
-@salu("S_BFE_I32", signature="u32 u32 -> i32 scc")
+@salu("S_BFE_I32", signature="i32 u32 -> i32 scc")
 def extract_signed(a: Array, b: Array) -> tuple[Array, Array]:
     """As S_BFE_U32, sign-extended."""
-    value = _extract_signed(_extract(a, b, 31), b, 32).astype(np.int32)
+    value = _extract_signed(a, b, 31).astype(np.int32)
     return value, value != 0
 
 
-@salu("S_BFE_I64", signature="u64 u32 -> i64 scc")
+@salu("S_BFE_I64", signature="i64 u32 -> i64 scc")
 def extract_signed_64(a: Array, b: Array) -> tuple[Array, Array]:
     """As S_BFE_U64, sign-extended."""
-    value = _extract_signed(_extract(a, b, 63), b, 64)
+    value = _extract_signed(a, b, 63)
     return value, value != 0
 
 

@@ -45,7 +45,9 @@ def _turned(a: Array, quarters: int) -> Array:
 
 def _sine(a: Array) -> Array:
     """sin(2 pi S0); 0 beyond 256 periods (Vega ISA, V_SIN_F32), NaN of infinities."""
-    return np.where(np.isinf(a), np.nan, np.where(np.abs(a) > _DOMAIN, 0.0, _turned(a, 0)))
+    value = _turned(a, 0)
+    value = np.where(value == 0, np.copysign(0.0, a), value)
+    return np.where(np.isinf(a), np.nan, np.where(np.abs(a) > _DOMAIN, 0.0, value))
 
 
 def _cosine(a: Array) -> Array:

@@ -91,12 +91,12 @@ def extract(a: Array, b: Array, c: Array) -> Array:
     return (a >> (b & _31)) & ((np.uint32(1) << (c & _31)) - np.uint32(1))
 
 
-@valu("V_BFE_I32", signature="u32 u32 u32 -> i32")
+@valu("V_BFE_I32", signature="i32 u32 u32 -> i32")
 def extract_signed(a: Array, b: Array, c: Array) -> Array:
-    """S2[4:0] bits of S0 from bit S1[4:0], sign-extended; none gives 0."""
+    """S2[4:0] bits of S0 from bit S1[4:0], sign-extended (past bit 31: the sign, AMD pseudocode); none gives 0."""
     width = c & _31
-    left = (np.uint32(32) - width) & _31
-    value = ((a >> (b & _31)) << left).view(np.int32) >> left.astype(np.int32)
+    left = ((np.uint32(32) - width) & _31).astype(np.int32)
+    value = ((a >> (b & _31).astype(np.int32)) << left) >> left
     return np.where(width == 0, np.int32(0), value)
 
 

@@ -27,9 +27,10 @@ def fused_multiply_add_double(a: Array, b: Array, c: Array) -> Array:
     """S0 * S1 + S2, rounded once."""
     a, b, c = np.broadcast_arrays(a, b, c)
     plain = a * b + c
-    # In float64 infinities, NaN and zeros of the unfused form are right unless it overflowed or underflowed on the way.
+    # With an infinity, a NaN or a zero factor among them the unfused form is right.
     exact = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
-    result = plain.copy()
+    # A product that overflows is finite all the same.
+    result = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, plain)
     for at in np.flatnonzero(exact):
         x, y, z = float(a.flat[at]), float(b.flat[at]), float(c.flat[at])
         total = Fraction(x) * Fraction(y) + Fraction(z)

@@ -79,10 +79,11 @@ def multiply_add_64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 
 @valu("V_MAD_I64_I32", signature="i32 i32 i64 -> i64 mask")
 def multiply_add_signed_64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """S0 * S1 + S2 in 64 bits, signed; the mask gets the overflow."""
+    """S0 * S1 + S2 in 64 bits, signed; the mask gets bit 64 of the 65-bit sum, its sign (AMD pseudocode)."""
     product = a.astype(np.int64) * b
     total = product + c
-    return total, ((product ^ total) & (c ^ total)) < 0
+    overflow = (product ^ total) & (c ^ total)
+    return total, (total ^ overflow) < 0
 
 
 def _clip_signed(total: Array) -> Array:

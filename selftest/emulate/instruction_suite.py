@@ -1,0 +1,74 @@
+"""The instruction tests by mnemonic: :func:`check` tries one, and :data:`COVERED_ELSEWHERE` says who tries the rest."""
+
+from __future__ import annotations
+
+import re
+
+from waveproof.kernels.runtimes.emulate.registry import Context
+from waveproof.selftest.emulate import control_trial, lane_trial, memory_trial
+from waveproof.selftest.emulate.instruction_forms import Form, scalar_forms, vector_forms
+from waveproof.selftest.emulate.instruction_trial import EXEC_MASKS, VGPRS, Fault, trial
+from waveproof.selftest.emulate.pcode_reference import PcodeUnsupported, reference
+
+COVERED_ELSEWHERE: tuple[tuple[str, str], ...] = (
+    (r"DS_", "test_ds.py"),
+    (r"V_MFMA_|V_DOT", "test_mfma.py"),
+    (r"GLOBAL_LOAD_LDS_", "test_lds_dma.py"),
+    (r"(BUFFER|GLOBAL|FLAT)_ATOMIC_|FLAT_(LOAD|STORE)_|SCRATCH_", "test_flat_scratch_atomics.py"),
+    (r"V_CVT_", "test_convert.py"),
+    (r"V_(CEIL|FLOOR|TRUNC|RNDNE|FRACT|FREXP|LDEXP|RCP|RSQ|SQRT|EXP|LOG|SIN|COS|DIV)_", "test_valu_float.py"),
+    (r"V_(MAD_MIX|CMPX?_CLASS|MUL_LEGACY|MINIMUM3|MAXIMUM3|PK_MINIMUM3|PK_MAXIMUM3)", "test_valu_float.py"),
+)
+"""Mnemonics without a reference here, as regular expressions, and the test file that has one."""
+
+_CONTEXTS = (
+    Context(vgprs=VGPRS, accvgprs=4),
+    Context(vgprs=VGPRS, accvgprs=4, float_mode=0xC0, ieee=False),
+    Context(vgprs=VGPRS, accvgprs=4, float_mode=0xF0, ieee=False, dx10_clamp=False),
+)
+"""Modes in which forms with floating-point operands take turns: Triton's, AITER's, and clamp without DX10_CLAMP."""
+
+
+def covering_file(mnemonic: str) -> str | None:
+    """The test file that covers a mnemonic that :func:`check` does not."""
+    return next((file for pattern, file in COVERED_ELSEWHERE if re.match(pattern, mnemonic)), None)
+
+
+def is_checked(mnemonic: str) -> bool:
+    """Whether :func:`check` has a reference for the mnemonic."""
+    if mnemonic in lane_trial.FORMS or mnemonic in memory_trial.MNEMONICS or mnemonic in control_trial.TRIALS:
+        return True
+    if covering_file(mnemonic) is not None:
+        return False
+    try:
+        reference(mnemonic)
+    except PcodeUnsupported:
+        return False
+    return bool(forms(mnemonic))
+
+
+def forms(mnemonic: str) -> list[Form]:
+    """The forms in which a mnemonic is tried against its pseudocode."""
+    return list((vector_forms if mnemonic.startswith("V_") else scalar_forms)(mnemonic))
+
+
+def check(mnemonic: str, first_only: bool = False) -> list[Fault]:
+    """Everything in which the emulator's instruction differs from its reference.
+
+    Args:
+        mnemonic: one for which :func:`is_checked`.
+        first_only: stop at the first form that differs.
+    """
+    for module, names in ((lane_trial, lane_trial.FORMS), (memory_trial, memory_trial.MNEMONICS),
+                          (control_trial, control_trial.TRIALS)):  # fmt: skip
+        if mnemonic in names:
+            return module.trials(mnemonic)  # type: ignore[attr-defined,no-any-return]
+    masks = list(EXEC_MASKS)
+    found: list[Fault] = []
+    for at, form in enumerate(forms(mnemonic)):
+        floats = any(kind[0] in "fp" for kind in form.kinds)
+        context = _CONTEXTS[at % len(_CONTEXTS)] if floats else _CONTEXTS[0]
+        found += trial(form, masks[(at + at // 3) % len(masks)], at, context)
+        if found and first_only:
+            break
+    return found
