@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from waveproof.reports import cli_figures, cli_golden, cli_trial
+from waveproof.reports import cli_case_study, cli_emulate, cli_figures, cli_golden, cli_trial
 
 
 class _Refusing(TyperGroup):
@@ -43,6 +43,9 @@ app = typer.Typer(
     add_completion=False,
     help="Conformance and regression suite for LLM-serving kernels on ROCm. The tests themselves run under pytest.",
 )
+app.add_typer(cli_emulate.app, name="emulate")
+cli_emulate.app.command()(cli_case_study.case_study)
+cli_emulate.app.command()(cli_case_study.lds_order)
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
 app.command()(cli_trial.soak)

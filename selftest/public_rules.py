@@ -127,8 +127,10 @@ def in_plain_torch() -> tuple[Mutant, ...]:
 
 
 def public_rules(trials: Sequence[Trial], console: Console) -> None:
-    """Apply the rules to every planted fault that they can be applied to, and print the table."""
-    render([public_verdicts(mutant) for mutant in in_plain_torch()], trials, console)
+    """Apply the rules to every planted fault that they can be applied to, or to those on trial, and print the table."""
+    ours = {trial.mutant for trial in trials}
+    chosen = [mutant for mutant in in_plain_torch() if mutant in ours or not ours]
+    render([public_verdicts(mutant) for mutant in chosen], trials, console)
 
 
 def render(verdicts: Sequence[PublicVerdicts], trials: Sequence[Trial], console: Console) -> None:

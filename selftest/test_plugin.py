@@ -107,6 +107,15 @@ def test_varied_seed_changes_inputs_and_is_shown(tmp_path: Path, mine: Path) -> 
     assert shapes[0] != shapes[1]
 
 
+def test_waiver_of_a_deselected_case_is_not_stale(tmp_path: Path) -> None:
+    for name, options in {"one": [], "two": ["-n2"]}.items():
+        directory = tmp_path / name
+        directory.mkdir()
+        run = run_suite(directory, "-k", "test_top_k_edge and V-1", "--runtime=interpret", *options)
+        assert run.exit_status == 0, run.printed
+        assert "matches no case" not in run.printed
+
+
 def test_waiver_turns_yellow_and_must_stay_needed(tmp_path: Path, mine: Path) -> None:
     selected = ["-k", "row_alone", f"--provider=top_k_renorm_prob={mine}:right"]
     selected.append(f"--provider=top_k_renorm_prob={mine}:wrong")

@@ -12,15 +12,15 @@ operation may be off (relative; ``2**-23``: how matrix units round is not docume
 - a weight relative to the sum of weights is off by ``w``: a factor ``e**(2 s)`` for the scores above and below the
   line, and ``g(4 n + 16)`` for n exponentials, their rescalings, the sum, and the division;
 - rounding a weight to a type of unit roundoff ``p`` changes it by the factor ``1 + p``; adding n products costs
-  ``g(n)``. So an output element is off by ``(e**(2 s) (1 + g(4 n + 16)) (1 + p) (1 + g(n)) - 1) * spread``, spread being
-  the mean of ``|v|`` under the weights;
+  ``g(n)``. So an output element is off by ``(e**(2 s) (1 + g(4 n + 16)) (1 + p) (1 + g(n)) - 1) * spread``, spread
+  being the mean of ``|v|`` under the weights;
 - the output's own rounding adds its unit roundoff times what the output may be;
 - LSE is off by ``s + g(n + 8) + 8 u max(1, |lse|)``: the score, the sum of n positive terms, logarithm, product with
   ln 2 and the sum with the maximum.
 
-Were the sum taken of the rounded weights, LSE would be off by up to ``p``; it is held to float32 on its own, so that the
-sum before rounding is the one to allow for. Merging the parts of a split KV puts two more exponentials of an LSE in
-the weights, each off by as much as an LSE is.
+Were the sum taken of the rounded weights, LSE would be off by up to ``p``; it is held to float32 on its own, so that
+the sum before rounding is the one to allow for. Merging the parts of a split KV puts two more exponentials of an LSE
+in the weights, each off by as much as an LSE is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Bounds:
     derivation: str
 
 
-def error_bounds(expected: Attended, output: torch.dtype, weights: torch.dtype = torch.bfloat16, splits: int = 1) -> Bounds:
+def error_bounds(
+    expected: Attended, output: torch.dtype, weights: torch.dtype = torch.bfloat16, splits: int = 1
+) -> Bounds:
     """The bounds of the module's docstring.
 
     Args:

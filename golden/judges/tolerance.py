@@ -51,8 +51,9 @@ def judge_kept_set(output: torch.Tensor, expected: Expected, call: Call) -> Judg
         is_missing = bool(missing[index])
         row = index[0]
         fewest, most = int(expected.certain[row].sum()), int(expected.possible[row].sum())
+        number = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         message = (
-            f"row {row} keeps {int(kept[row].sum())} tokens where {fewest if fewest == most else f'{fewest} to {most}'} "
+            f"row {row} keeps {int(kept[row].sum())} tokens where {number} "
             f"are due; in all rows {int(missing.sum())} are missing and {int(wrong.sum())} are kept wrongly"
         )
         due = f"> 0 (float64: {expected.value[index].item():.9g})" if is_missing else "0 (dropped)"

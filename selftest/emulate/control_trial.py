@@ -17,7 +17,8 @@ from waveproof.kernels.runtimes.emulate.registers import Group, State
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
 from waveproof.selftest.emulate.assembler import assemble
 from waveproof.selftest.emulate.instruction_forms import M0, VCC
-from waveproof.selftest.emulate.instruction_trial import FIRST, LAST, VGPRS, Fault, differences, random_state
+from waveproof.selftest.emulate.instruction_reference import VGPRS
+from waveproof.selftest.emulate.instruction_trial import FIRST, LAST, Fault, differences, random_state
 
 CODE_BASE = 0x7F12_3456_7000
 ADDRESS = 0x120
@@ -58,7 +59,9 @@ def _said(outcome: object) -> object:
     return outcome
 
 
-def _outcome(label: str, words: tuple[int, ...], expected: object, writes: dict[int, list[int]] | None = None) -> list[Fault]:
+def _outcome(
+    label: str, words: tuple[int, ...], expected: object, writes: dict[int, list[int]] | None = None
+) -> list[Fault]:
     """Execute, compare the outcome, and all registers; ``writes``: SGPRs of the three waves that change."""
     group, state = _scene()
     v, s, scc = state.v.copy(), state.s.copy(), state.scc.copy()
@@ -116,7 +119,9 @@ def _ends(name: str) -> Iterator[Fault]:
 
 
 def _nothing(name: str) -> Iterator[Fault]:
-    if name in _CACHES:
+    if name == "V_NOP":
+        yield from _outcome(name, assemble("VOP1", name), None)
+    elif name in _CACHES:
         yield from _outcome(name, assemble(_CACHES[name], name), None)
     else:
         yield from _outcome(name, assemble("SOPP", name, simm16=_WAITING[name]), None)
@@ -162,7 +167,8 @@ def _index_on(name: str) -> Iterator[Fault]:
         outcome = _execute(group, assemble("SOPC", name, ssrc0=22, ssrc1=bits))
         label = f"{name} {bits:#x}"
         yield from differences(label, group, v, s, scc)
-        indices = [tuple(value if bits >> at & 1 else 0 for at in range(4)) for value in (5, 2, 5)]
+        uses = [bits >> at & 1 for at in range(4)]
+        indices = [(v * uses[0], v * uses[1], v * uses[2], v * uses[3]) for v in (5, 2, 5)]
         if not isinstance(outcome, Enter):
             yield Fault(label, f"outcome {outcome}")
             continue
@@ -190,7 +196,7 @@ TRIALS: dict[str, Callable[[str], Iterator[Fault]]] = {
     "S_BRANCH": _branch,
     **dict.fromkeys(("S_SETPC_B64", "S_SWAPPC_B64", "S_GETPC_B64", "S_CALL_B64"), _jumps),
     **dict.fromkeys(("S_ENDPGM", "S_BARRIER"), _ends),
-    **dict.fromkeys((*_WAITING, *_CACHES), _nothing),
+    **dict.fromkeys((*_WAITING, *_CACHES, "V_NOP"), _nothing),
     "S_SETREG_IMM32_B32": _set_mode,
     "S_GETREG_B32": _get_register,
     "S_SET_GPR_IDX_ON": _index_on,
@@ -201,6 +207,3 @@ TRIALS: dict[str, Callable[[str], Iterator[Fault]]] = {
 def trials(mnemonic: str) -> list[Fault]:
     """Differences of one control instruction."""
     return list(TRIALS[mnemonic](mnemonic))
-
-
-

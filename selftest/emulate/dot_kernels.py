@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +81,7 @@ class Dot:
         compiled = triton.compile(source, target=GPUTarget("hip", self.arch, 64), options=options)
         return loader.load(compiled.asm["hsaco"]), int(compiled.metadata.shared)
 
-    def operands(self) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.generic], npt.NDArray[np.float64]]:
+    def operands(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64]]:
         """A and B as the device holds them, and their product."""
         rng = np.random.default_rng(0)
         sizes = ((self.m, self.depth), (self.depth, self.n))
@@ -96,15 +97,15 @@ class Dot:
         values = [narrow_floats.widen(x, form).astype(np.float64) for x in bits]
         return bits[0], bits[1], values[0] @ values[1]
 
-    def run(self) -> tuple[LaunchStats, npt.NDArray[np.generic], npt.NDArray[np.float64], int]:
+    def run(self) -> tuple[LaunchStats, npt.NDArray[Any], npt.NDArray[np.float64], int]:
         """Statistics, C, what it should be, and the LDS bytes."""
         code, shared = self.compile()
         a, b, want = self.operands()
-        c: npt.NDArray[np.generic] = np.full((self.m, self.n), np.nan, np.float32)
+        c: npt.NDArray[Any] = np.full((self.m, self.n), np.nan, np.float32)
         if self.kind == "i8":
             c = np.full((self.m, self.n), -1, np.int32)
         machine = Machine(self.arch)
-        buffers: Mapping[str, npt.NDArray[np.generic]] = {"a": a, "b": b, "c": c}
+        buffers: Mapping[str, npt.NDArray[Any]] = {"a": a, "b": b, "c": c}
         addresses = [machine.memory.add(name, array, read_only=name != "c") for name, array in buffers.items()]
         numbers = (self.depth, self.depth, self.n, self.n)
         kernarg = struct.pack("<3Q4i", *addresses, *numbers) + bytes(16)

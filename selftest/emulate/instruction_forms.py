@@ -1,6 +1,6 @@
 """The encodings in which an instruction is tried: operand kinds, overlaps, modifiers, DPP and SDWA.
 
-A :class:`Form` is one encoding with the numbers of its operands, so that the reference can find them without the decoder.
+A :class:`Form` is one encoding with the numbers of its operands: the reference finds them without the decoder.
 """
 
 from __future__ import annotations
@@ -161,13 +161,13 @@ def vector_forms(mnemonic: str) -> Iterator[Form]:
         if what.result:
             for at in range(count):
                 yield _vector(format, mnemonic, f"dst=src{at}", distinct, distinct[at] - 256, **extra)
-        scalar = (20,) + distinct[1:]
+        scalar = (20, *distinct[1:])
         yield _vector(format, mnemonic, "sgpr src0", scalar, 10, **extra)
         constants = (161, 242) if literal_form else _rotated(mnemonic, (128, 161, 192, 193, 208, 240, 247, 248), 3)
         if mnemonic.startswith("V_CMP"):
             constants = constants[:1]
         for number in (*constants, VCC, EXEC):
-            constant = (number,) + distinct[1:]
+            constant = (number, *distinct[1:])
             yield _vector(format, mnemonic, f"{_named(number)} src0", constant, 10, **extra)
         if format in ("VOP3", "VOP3SD"):
             yield from _vop3_forms(mnemonic, format, what, distinct)
@@ -175,7 +175,9 @@ def vector_forms(mnemonic: str) -> Iterator[Form]:
             yield from _vop12_forms(mnemonic, format, what, distinct, literal_form)
 
 
-def _vop12_forms(mnemonic: str, format: str, what: Shape, distinct: tuple[int, ...], literal_form: bool) -> Iterator[Form]:
+def _vop12_forms(
+    mnemonic: str, format: str, what: Shape, distinct: tuple[int, ...], literal_form: bool
+) -> Iterator[Form]:
     widths = [int(kind[1:]) for _, kind in what.sources]
     if not literal_form:
         for literal in _rotated(mnemonic, (0x80000001, 0x3F9D70A4, 0x00012345), 1 if format == "VOPC" else 3):
@@ -191,7 +193,9 @@ def _vop12_forms(mnemonic: str, format: str, what: Shape, distinct: tuple[int, .
                 vdst = 2 if at % 4 == 1 else 10
                 yield _vector(format, mnemonic, f"dpp {control:#x} bc{bound}", distinct, vdst, dpp=dpp)
         if signed:
-            yield _vector(format, mnemonic, "dpp neg abs", distinct, 10, dpp={"ctrl": 0xB1, "src0_neg": 1, "src1_abs": 1})
+            yield _vector(
+                format, mnemonic, "dpp neg abs", distinct, 10, dpp={"ctrl": 0xB1, "src0_neg": 1, "src1_abs": 1}
+            )
     if format == "VOPC" or carries:
         return
     for sdwa in _SDWA_SAMPLE if mnemonic in EVERY_DPP else _rotated(mnemonic, _SDWA_SAMPLE, 3):
@@ -266,7 +270,7 @@ def scalar_forms(mnemonic: str) -> Iterator[Form]:
     wide = what.result[1:] == "64"
 
     def make(label: str, sources: tuple[int, ...], sdst: int, literal: int | None = None) -> Form:
-        fields = dict(zip((name for name, _ in what.sources), sources, strict=False))
+        fields: dict[str, Any] = dict(zip((name for name, _ in what.sources), sources, strict=False))
         if what.result:
             fields["sdst"] = sdst
         kinds = tuple(kind for _, kind in what.sources)

@@ -15,13 +15,12 @@ from waveproof.kernels.runtimes.emulate.registers import Group
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
 from waveproof.selftest.emulate.assembler import assemble
 from waveproof.selftest.emulate.instruction_forms import EXEC, M0, VCC
+from waveproof.selftest.emulate.instruction_reference import VGPRS, Words
 from waveproof.selftest.emulate.instruction_trial import (
     EXEC_MASKS,
     FIRST,
     LAST,
-    VGPRS,
     Fault,
-    Words,
     differences,
     random_state,
 )
@@ -62,9 +61,7 @@ def _read_lane() -> Iterator[LaneForm]:
             select = int(s[number]) if number < 128 else number - 128 if number <= 192 else 192 - number
             s[13] = v[2, select & 63]
 
-        yield LaneForm(
-            f"lane #{number}", assemble("VOP3", "V_READLANE_B32", vdst=13, src0=258, src1=number), predict
-        )
+        yield LaneForm(f"lane #{number}", assemble("VOP3", "V_READLANE_B32", vdst=13, src0=258, src1=number), predict)
 
 
 def _write_lane() -> Iterator[LaneForm]:

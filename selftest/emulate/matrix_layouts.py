@@ -9,6 +9,7 @@ same number of k in a lane follow the same rule (CDNA4 ISA, "Dense matrix layout
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,7 @@ def registers(matrix: npt.NDArray[np.int_], size: str, kind: str, arch: str) -> 
     return np.array([[lane >> 32 * r & 0xFFFFFFFF for lane in lanes] for r in range(count * bits // 32)], np.uint32)
 
 
-def matrix_of(result: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def matrix_of(result: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """C or D [M, M] from its registers [r, 64]."""
     m = {4: 16, 16: 32}[len(result)]
     matrix = np.empty((m, m), result.dtype)

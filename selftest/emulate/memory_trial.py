@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +19,12 @@ from waveproof.kernels.runtimes.emulate.registers import Group
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
 from waveproof.selftest.emulate.assembler import assemble
 from waveproof.selftest.emulate.instruction_forms import EXEC
+from waveproof.selftest.emulate.instruction_reference import VGPRS, Words
 from waveproof.selftest.emulate.instruction_trial import (
     EXEC_MASKS,
     FIRST,
     LAST,
-    VGPRS,
     Fault,
-    Words,
     differences,
     random_state,
     random_words,
@@ -145,10 +145,13 @@ def _offsets(rng: np.random.Generator, element: Element, edge: int = 1 << 30) ->
     slots = free[:192].reshape(3, 64).astype(np.uint32)
     step = min(element.size, 4)
     shift = rng.integers(0, (16 - element.size) // step + 1, (3, 64), np.uint32)
-    return slots * np.uint32(16) + shift * np.uint32(step)
+    offsets: Words = (slots * 16 + shift * step).astype(np.uint32)
+    return offsets
 
 
-def _global(mnemonic: str, masks: str, seed: int, kind: str, saddr: bool, offset: int, row: int, acc: int) -> list[Fault]:
+def _global(
+    mnemonic: str, masks: str, seed: int, kind: str, saddr: bool, offset: int, row: int, acc: int
+) -> list[Fault]:
     load = "_LOAD_" in mnemonic
     element = (LOADS if load else STORES)[kind]
     rng = np.random.default_rng(seed)
@@ -175,9 +178,9 @@ def _global(mnemonic: str, masks: str, seed: int, kind: str, saddr: bool, offset
                 places: list[int | None] = list(range(start, start + element.size, 4))
                 (_load if load else _store)(scene, data_row, v[:, slot], lane, element, places)
     scene.expected = (v, s)
-    field_name = "vdst" if load else "data"
+    data: dict[str, Any] = {"vdst" if load else "data": 0 if acc else row}
     words = assemble("GLOBAL", mnemonic, addr=4, saddr=20 if saddr else 0x7F, offset=offset, acc=acc,
-                     **{field_name: 0 if acc else row})  # fmt: skip
+                     **data)  # fmt: skip
     label = f"{mnemonic} saddr {saddr}, offset {offset}, v{row}, acc {acc}, EXEC {masks}"
     return scene.run(label, words)
 
@@ -250,17 +253,15 @@ def _buffer(mnemonic: str, masks: str, seed: int, kind: str, a: _Addressing) -> 
             places: list[int | None] = []
             for part in range(0, element.size, 4):
                 inside = voffset + a.offset + part + min(element.size, 4)
-                if a.idxen:
-                    fits = index < a.records and inside <= stride
-                else:
-                    fits = inside <= a.records - soffset
+                structured = index < a.records and inside <= stride
+                fits = structured if a.idxen else inside <= a.records - soffset
                 start = _WAVE * (slot - FIRST) + voffset + a.offset + part + soffset + index * stride
                 places.append(start if fits else None)
             row = VGPRS if a.acc else a.row
             (_load if load else _store)(scene, row, v[:, slot], lane, element, places)
     scene.expected = (v, s)
-    words = assemble("MUBUF", mnemonic, vdata=0 if a.acc else a.row, vaddr=4, srsrc=4, soffset=a.soffset, offset=a.offset,
-                     offen=a.offen, idxen=a.idxen, acc=a.acc)  # fmt: skip
+    words = assemble("MUBUF", mnemonic, vdata=0 if a.acc else a.row, vaddr=4, srsrc=4, soffset=a.soffset,
+                     offset=a.offset, offen=a.offen, idxen=a.idxen, acc=a.acc)  # fmt: skip
     return scene.run(f"{mnemonic} {a}, EXEC {masks}", words)
 
 

@@ -17,7 +17,7 @@ _EXPONENT = {16: 5, 32: 8, 64: 11}
 
 
 class Value:
-    """``bits`` (unsigned, below 2**width) read as kind ``U``, ``I`` (two's complement), ``F`` (IEEE) or ``B`` (plain)."""
+    """``bits`` (unsigned), read as kind ``U``, ``I`` (two's complement), ``F`` (IEEE) or ``B`` (plain)."""
 
     __slots__ = ("bits", "kind", "width")
 

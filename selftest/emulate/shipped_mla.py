@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,8 @@ SCALE = 192**-0.5
 SPARE_ROWS = 37
 DECODE = "mla_dec_stage1_bf16_a16w16_subQ16_mqa16.co"
 PREFILL = "mla_pfl_bf16_a16w16_causal_subQ16_mqa16.co"
-DECODE_FP8 = "mla_a8w8_qh16_qseqlen1_gqaratio16.co"
+DECODE_FP8 = "mla_a8w8_qh16_qseqlen{}_gqaratio16.co"
+"""By query tokens of a request: 1, 2 or 4."""
 QUERY_SCALE, KV_SCALE = 0.7, 1.3
 """Of the fp8 cases."""
 
@@ -35,7 +37,7 @@ Reals = npt.NDArray[np.float64]
 
 def shipped(arch: str, name: str) -> CodeObject:
     """A code object of the installed wheel."""
-    import aiter_meta
+    import aiter_meta  # type: ignore[import-untyped]
 
     return loader.load((Path(aiter_meta.__path__[0]) / "hsa" / arch / "mla" / name).read_bytes(), name)
 
@@ -129,7 +131,7 @@ def _launch(
     arch: str,
     name: str,
     case: Case,
-    arrays: dict[str, npt.NDArray[np.generic]],
+    arrays: dict[str, npt.NDArray[Any]],
     itemsize: int,
     schedule: Schedule | None,
     mistake: Mistake = RIGHT,
@@ -140,7 +142,8 @@ def _launch(
         name: machine.memory.add(name, array, read_only=name not in outputs) for name, array in arrays.items()
     }
     row = HEAD * itemsize
-    values |= {"scalar": SCALE, "s_MQA": HEADS, "s_kv_split": case.splits, "s_Q_Bs": HEADS * row * case.queries,
+    heads = HEADS if name == PREFILL else HEADS * case.queries
+    values |= {"scalar": SCALE, "s_MQA": heads, "s_kv_split": case.splits, "s_Q_Bs": HEADS * row * case.queries,
                "s_Bs": row, "s_log2_plen": 0, "out_16_nosplit": case.splits}  # fmt: skip
     values |= mistake.fields
     if mistake.swapped:
@@ -152,7 +155,7 @@ def _launch(
     return machine.launch(shipped(arch, name), grid, block, abi_aiter.pack(values), schedule=schedule)
 
 
-def _arrays(case: Case, q: Bits, pool: Bits, indices: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[np.generic]]:
+def _arrays(case: Case, q: Bits, pool: Bits, indices: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
     steps = np.arange(case.batch + 1, dtype=np.int32)
     return {
         "ptr_Q": q,
@@ -175,11 +178,12 @@ def decode(
     """The decode kernels, with float32 partial outputs; fp8 with a single split writes bf16 and no LSE."""
     form = eight_bit_float("fp8", arch) if fp8 else narrow_floats.BFLOAT16
     q, pool, indices = case.draw(lambda x: narrow_floats.narrow(x.astype(np.float32), form))
+    tokens = case.batch * case.queries
     final = fp8 and case.splits == 1
-    partial: npt.NDArray[np.generic] = _nan(case.batch, case.splits, HEADS, VALUE)
+    partial: npt.NDArray[Any] = _nan(tokens, case.splits, HEADS, VALUE)
     if final:
         partial = np.full(partial.shape, 0x7FC0, np.uint16)
-    lse = _nan(case.batch, case.splits, HEADS)
+    lse = _nan(tokens, case.splits, HEADS)
     arrays = {"ptr_R": partial, "ptr_LSE": lse, **_arrays(case, q, pool, indices)}
     if mistake.indices is not None:
         arrays["ptr_LTD"] = mistake.indices(indices)
@@ -188,19 +192,46 @@ def decode(
         scales = np.array([[QUERY_SCALE], [KV_SCALE]], np.float32)
         arrays |= {"ptr_QSCALE": scales[0], "ptr_KVSCALE": scales[1]}
         query_scale, kv_scale = (float(x) for x in scales[:, 0])
-    statistics = _launch(arch, DECODE_FP8 if fp8 else DECODE, case, arrays, 1 if fp8 else 2, schedule, mistake)
-    rows = narrow_floats.widen(pool, form).astype(np.float64).reshape(-1, HEAD) * kv_scale
-    queries = narrow_floats.widen(q, form).astype(np.float64) * query_scale
-    kv = rows[indices].reshape(case.batch, case.kv_length, HEAD)
-    wants = [attention(queries[b], kv[b], case.kv_length) for b in range(case.batch)]
-    want, lse_want = (np.array(x) for x in zip(*wants, strict=True))
+    name = DECODE_FP8.format(case.queries) if fp8 else DECODE
+    statistics = _launch(arch, name, case, arrays, 1 if fp8 else 2, schedule, mistake)
+    want, lse_want = _attention(case, *_reals(q, pool, indices, form, query_scale, kv_scale))
     if final:
         assert np.isnan(lse).all()
         return Outcome(statistics, narrow_floats.widen(partial[:, 0], narrow_floats.BFLOAT16).astype(np.float64), want)
     used = min(case.splits, -(-case.kv_length // 64))  # a split without tokens writes nothing
-    parts = [merged(partial[b, :used].astype(np.float64), lse[b, :used].astype(np.float64)) for b in range(case.batch)]
-    out, lse_out = (np.array(x) for x in zip(*parts, strict=True))
+    out, lse_out = _merged(partial[:, :used], lse[:, :used])
     return Outcome(statistics, out, want, lse_out, lse_want, int(np.isnan(partial).sum()))
+
+
+def _reals(
+    q: Bits,
+    pool: Bits,
+    indices: npt.NDArray[np.int32],
+    form: narrow_floats.NarrowFloat,
+    query_scale: float = 1,
+    kv_scale: float = 1,
+) -> tuple[Reals, Reals]:
+    """Queries [tokens, heads, 576] and the KV rows that the indices choose, [batch * kv_length, 576]."""
+    rows = narrow_floats.widen(pool, form).astype(np.float64).reshape(-1, HEAD) * kv_scale
+    return narrow_floats.widen(q, form).astype(np.float64) * query_scale, rows[indices]
+
+
+def _attention(case: Case, queries: Reals, rows: Reals) -> tuple[Reals, Reals]:
+    """Causal: the last query of a request sees all of its KV."""
+    kv = rows.reshape(case.batch, case.kv_length, HEAD)
+    wants = [
+        attention(queries[b * case.queries + i], kv[b], case.kv_length - case.queries + i + 1)
+        for b in range(case.batch)
+        for i in range(case.queries)
+    ]
+    out, lse = zip(*wants, strict=True)
+    return np.array(out), np.array(lse)
+
+
+def _merged(partial: npt.NDArray[Any], lse: npt.NDArray[Any]) -> tuple[Reals, Reals]:
+    parts = [merged(p.astype(np.float64), z.astype(np.float64)) for p, z in zip(partial, lse, strict=True)]
+    out, total = zip(*parts, strict=True)
+    return np.array(out), np.array(total)
 
 
 def prefill(arch: str, case: Case) -> Outcome:
@@ -209,23 +240,14 @@ def prefill(arch: str, case: Case) -> Outcome:
     tokens = case.batch * case.queries
     lse = _nan(tokens, case.splits, HEADS)
     if case.splits == 1:
-        partial: npt.NDArray[np.generic] = np.full((tokens, 1, HEADS, VALUE), 0x7FC0, np.uint16)
+        partial: npt.NDArray[Any] = np.full((tokens, 1, HEADS, VALUE), 0x7FC0, np.uint16)
     else:
         partial = _nan(tokens, case.splits, HEADS, VALUE)
     arrays = {"ptr_R": partial, "ptr_LSE": lse, **_arrays(case, q, pool, indices)}
     statistics = _launch(arch, PREFILL, case, arrays, 2, None)
-    rows = narrow_floats.widen(pool, narrow_floats.BFLOAT16).astype(np.float64).reshape(-1, HEAD)
-    kv = rows[indices].reshape(case.batch, case.kv_length, HEAD)
-    queries = narrow_floats.widen(q, narrow_floats.BFLOAT16).astype(np.float64)
-    wants = []
-    for b in range(case.batch):
-        for i in range(case.queries):
-            visible = case.kv_length - case.queries + i + 1
-            wants.append(attention(queries[b * case.queries + i], kv[b], visible))
-    want, lse_want = (np.array(x) for x in zip(*wants, strict=True))
+    want, lse_want = _attention(case, *_reals(q, pool, indices, narrow_floats.BFLOAT16))
     if case.splits == 1:
         assert np.isnan(lse).all()
         return Outcome(statistics, narrow_floats.widen(partial[:, 0], narrow_floats.BFLOAT16).astype(np.float64), want)
-    parts = [merged(partial[t].astype(np.float64), lse[t].astype(np.float64)) for t in range(tokens)]
-    out, lse_out = (np.array(x) for x in zip(*parts, strict=True))
+    out, lse_out = _merged(partial, lse)
     return Outcome(statistics, out, want, lse_out, lse_want)

@@ -1,8 +1,10 @@
-"""Conversions against exact rational arithmetic, lane by lane; the 8-bit formats by tables typed in from their standards."""
+"""Conversions against exact rational arithmetic, lane by lane; 8-bit formats by tables typed in from the standards."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
+from waveproof.kernels.runtimes.emulate.program import Enter
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
 from waveproof.selftest.emulate import scalar_floats as sf
 from waveproof.selftest.emulate.assembler import assemble
@@ -223,9 +226,7 @@ def test_narrowing_rounds_to_nearest_even(name: str, arch: str, saturate: bool) 
                    max(code >> mantissa_bits, 1) - bias - mantissa_bits)
         for code in range(last + 1)
     ]  # fmt: skip
-    middles = [(a + b) / 2 for a, b in zip(table, table[1:], strict=False)] + [
-        table[last] + (table[last] - table[-2]) / 2
-    ]
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(table)] + [table[last] + (table[last] - table[-2]) / 2]
     numbers = np.array([*table, *middles, 1e30], np.float32)
     numbers = np.concatenate([numbers, np.nextafter(numbers, np.float32(np.inf)), np.nextafter(numbers, np.float32(0))])
     bits = [int(b) for b in np.concatenate([numbers, -numbers]).view(np.uint32)]
@@ -342,3 +343,12 @@ def test_half_precision_with_fp16_ovfl_is_refused() -> None:
     (instruction,) = instructions(assemble("VOP1", "V_CVT_F16_F32", vdst=10, src0=258))
     with pytest.raises(InstructionUnsupported, match="FP16_OVFL"):
         build_step(instruction, Context(fp16_overflow=True))
+
+
+def test_setreg_of_mode_23_saturates_what_follows() -> None:
+    """s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1: what Triton puts into kernels that convert to fp8."""
+    outcome = execute(bare_group(), 0xBA0005C1, 0x00000001)
+    assert isinstance(outcome, Enter)
+    ((_, context),) = outcome.parts
+    assert context.fp16_overflow
+    assert dataclasses.replace(context, fp16_overflow=False) == bare_group().context

@@ -115,7 +115,7 @@ def test_the_fault_names_buffer_instruction_and_lane() -> None:
     fault = caught.value
     assert fault.place is not None
     assert fault.access is not None
-    assert "byte -8 of out (768 bytes), outside, element -2 of 192 (2 lanes do)" in fault.rule
+    assert "8 bytes before out (uint32[3, 64], 768 bytes), which would be element -2 of 192 (2 lanes do)" in fault.rule
     assert (fault.place.workgroup, fault.place.wave, fault.place.lane) == ((0, 0, 0), 0, 0)
     assert (fault.place.address, fault.access.size) == (5 * 4, 4)
     assert any(line.startswith("=> 0x0014: global_store_dword") for line in fault.place.listing)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
+
+import triton
 
 from waveproof.selftest.emulate.dot_kernels import Dot
 
 BOUND = 1e-5
-"""Absolute. float32 sums of up to 256 products of N(0, 1) numbers: 16 rms, 2**-24 relative each, a hundred times over."""
+"""Absolute. Up to 256 products of N(0, 1) numbers are 16 rms; at 2**-24 relative a sum of float32, ten times over."""
 
 # The shapes of the study's table, with what executes of each: wave instructions, the matrix instruction and its count,
 # LDS-DMA loads, transposing reads, bytes of LDS. Counts belong to Triton 3.9.0 and the kernel of dot_kernels.py.
@@ -61,5 +63,5 @@ def test_the_studys_shapes(
 )
 def test_other_types(dot: Dot, mfma: str) -> None:
     statistics, c, want, _ = dot.run()
-    assert set(name for name in statistics.by_mnemonic if "MFMA" in name) == {mfma}
+    assert {name for name in statistics.by_mnemonic if "MFMA" in name} == {mfma}
     assert np.abs(c - want).max() <= (0 if dot.kind == "i8" else BOUND)

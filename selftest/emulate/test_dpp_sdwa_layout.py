@@ -9,7 +9,7 @@ from waveproof.kernels.runtimes.emulate.registry import Context
 from waveproof.selftest.emulate.assembler import assemble
 from waveproof.selftest.emulate.single_step import bare_group, execute, set_exec
 
-_ROW = {
+_ROW: dict[str, list[int | None]] = {
     "shl 1": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, None],
     "shl 15": [15] + [None] * 15,
     "shl 4": [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, None, None, None, None],

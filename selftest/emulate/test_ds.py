@@ -91,7 +91,8 @@ def test_small_reads(name: str, size: int, value: Callable[[bytes], int], part: 
 @pytest.mark.parametrize("accumulator", [0, 1])
 def test_wide_reads_and_writes(name: str, dwords: int, offsets: list[int], accumulator: int, mask: int) -> None:
     """Consecutive registers for consecutive dwords, the second value behind the first; the address register may be
-    overwritten."""
+    overwritten.
+    """
     field = {300: 300, 20: 5 | 9 << 8, 256: 1 | 3 << 8, 40: 5 | 9 << 8, 512: 1 | 3 << 8}[offsets[0]]
     group = group_of()
     first = 32 if accumulator else 0

@@ -69,9 +69,7 @@ def test_a_lane_has_its_own_slot(arch: str, dwords: int, mask: int) -> None:
         pointer = address + word.astype(np.uint64) * 4
         group.v[0][:], group.v[1][:] = pointer & 0xFFFFFFFF, pointer >> np.uint64(32)
     execute(group, *GLOBAL[dwords])
-    np.testing.assert_array_equal(
-        group.lds.words, want_of(source, word + offset // 4, dwords, m0, offset, mask, 8192)
-    )
+    np.testing.assert_array_equal(group.lds.words, want_of(source, word + offset // 4, dwords, m0, offset, mask, 8192))
 
 
 def test_one_hot_lane() -> None:
@@ -104,7 +102,7 @@ def test_dwords_out_of_the_buffer_arrive_as_zero() -> None:
 
 def test_m0_reaches_all_of_the_lds() -> None:
     """gfx950 has 160 KiB: M0 above 64 KiB means what it says; bits above 18 do not count."""
-    group, source, address = prepared("gfx950", 160 << 10, 1)
+    group, _, address = prepared("gfx950", 160 << 10, 1)
     group.s64[2][:] = np.uint64(address)
     group.v[0][:] = np.arange(64) * 16
     for m0 in (0x20000, 0x20000 | 1 << 18 | 1 << 31):

@@ -94,7 +94,7 @@ def test_one_element_of_a_meets_one_of_b(size: str, a: str, b: str, arch: str, w
         group.v[row][:] = 0
     wanted = []
     for wave in range(waves):
-        spots = []
+        spots: list[tuple[int, int]] = []
         for kind, first, value in ((a, A, 2), (b, B, 3)):
             lane, e = int(rng.integers(64)), int(rng.integers(m * depth // 64))
             spot = place_of(size, kind)(lane, e)
@@ -133,9 +133,7 @@ def test_against_the_sum_written_out(size: str, a: str, b: str, arch: str, words
         load(group, A, registers(left, size, a, arch), wave)
         load(group, B, registers(right, size, b, arch), wave)
         load(group, C, c.view(np.uint32) if a == "i8" else c.astype(np.float32).view(np.uint32), wave)
-        product = [
-            [sum(int(left[i, k]) * int(right[j, k]) for k in range(depth)) for j in range(m)] for i in range(m)
-        ]
+        product = [[sum(int(left[i, k]) * int(right[j, k]) for k in range(depth)) for j in range(m)] for i in range(m)]
         wanted.append(np.array(product) + matrix_of(c))
     set_exec(group, 0x0F0F)  # EXEC is ignored
     execute(group, *words)
@@ -144,8 +142,7 @@ def test_against_the_sum_written_out(size: str, a: str, b: str, arch: str, words
 
 
 def test_points_of_the_published_layouts() -> None:
-    """Some cells as the matrix instruction calculator prints them for v_mfma_f32_16x16x16_f16: A[i][k] is register r,
-    lane, and half."""
+    """The matrix instruction calculator on v_mfma_f32_16x16x16_f16: A[i][k] is in register, lane and half."""
     printed = {(0, 0): (0, 0, 0), (0, 1): (0, 0, 1), (0, 2): (1, 0, 0), (0, 3): (1, 0, 1), (0, 4): (0, 16, 0),
                (0, 5): (0, 16, 1), (0, 6): (1, 16, 0), (0, 7): (1, 16, 1), (9, 15): (1, 57, 1)}  # fmt: skip
     for spot, (register, lane, half) in printed.items():

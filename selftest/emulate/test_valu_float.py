@@ -164,7 +164,7 @@ def special(form: sf.Form, bits: int, table: dict[str, int], function: Callable[
         result = function(float(sf.value(bits, form)))
     except OverflowError:
         return form.infinity
-    return sf.rounded(Fraction(result), form, result < 0)
+    return sf.rounded(Fraction(result), form, math.copysign(1, result) < 0)
 
 
 def transcendental(kind: str) -> Iterator[Case]:

@@ -71,7 +71,9 @@ Counted = list[dict[str, Any]]
 def counted(function: Callable[[], object]) -> Counted:
     triton_driver.clear_launches()
     function()
-    return [{key: value for key, value in asdict(one).items() if key != "seconds"} for one in triton_driver.launches()]
+    return [
+        {key: value for key, value in asdict(one).items() if "seconds" not in key} for one in triton_driver.launches()
+    ]
 
 
 def largest_error(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -38,7 +38,9 @@ class NoSuchArgument(LookupError):
 
 
 def edited(
-    launch: HipLaunch, tensors: Mapping[str, torch.Tensor] | None = None, fields: Mapping[str, int | float] | None = None
+    launch: HipLaunch,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    fields: Mapping[str, int | float] | None = None,
 ) -> HipLaunch:
     """The launch with other tensors and other values in its argument block.
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import LaunchInvalid
 from waveproof.kernels.runtimes.emulate.hidden_arguments import dispatch_packet
 from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport, LdsWatch
@@ -24,8 +25,10 @@ from waveproof.kernels.runtimes.emulate.loader import CodeObject, Descriptor
 from waveproof.kernels.runtimes.emulate.memory import Memory, Traffic
 from waveproof.kernels.runtimes.emulate.program import Program
 from waveproof.kernels.runtimes.emulate.registers import LANES, POISON, State
-from waveproof.kernels.runtimes.emulate.registry import ARCHITECTURES, Context
+from waveproof.kernels.runtimes.emulate.registry import ARCHITECTURES, Context, Step
 from waveproof.kernels.runtimes.emulate.scheduler import Execution, Schedule, histogram
+from waveproof.kernels.runtimes.emulate.trace import Trace
+from waveproof.kernels.runtimes.emulate.watch import Touched, Watch, by_class
 
 LDS_BYTES = {"gfx942": 64 << 10, "gfx950": 160 << 10}
 """LDS of a compute unit (CDNA3 and CDNA4 ISA, "Local Data Share")."""
@@ -54,6 +57,15 @@ class LaunchStats:
     lds_bytes_read: int
     lds_bytes_written: int
     seconds: float
+    cpu_seconds: float = 0.0
+    """The same in time of this thread: without what other processes took."""
+    distinct: dict[str, Touched] = field(default_factory=dict)
+    """Distinct bytes touched, by buffer; empty without a :class:`~waveproof.kernels.runtimes.emulate.watch.Watch`."""
+
+    @property
+    def by_class(self) -> Counter[str]:
+        """Wave instructions by class (:data:`waveproof.kernels.runtimes.emulate.watch.CLASSES`)."""
+        return by_class(self.by_mnemonic)
 
     @property
     def mfma(self) -> int:
@@ -97,9 +109,13 @@ class Machine:
         workgroup_ids: their ids, by number in the batch.
         code_base: virtual address of ``.text`` of the code that executes now.
         lds_report: if set to a report, LDS use is watched (slow), and what is seen is added to it.
+        watch: if set, undefined reads and distinct bytes are tracked (slow).
+        trace: if set, records one wave of each launch (slow).
     """
 
-    def __init__(self, arch: str, memory: Memory | None = None) -> None:
+    def __init__(
+        self, arch: str, memory: Memory | None = None, watch: Watch | None = None, trace: Trace | None = None
+    ) -> None:
         if arch not in ARCHITECTURES:
             raise LaunchInvalid(f"architecture {arch!r}: one of {', '.join(ARCHITECTURES)} is emulated")
         self.arch = arch
@@ -109,6 +125,7 @@ class Machine:
         self.workgroup_ids: list[Grid] = [(0, 0, 0)]
         self.code_base = 0
         self.lds_report: LdsReport | None = None
+        self.watch, self.trace = watch, trace
         self.lds_bytes_read = 0
         self.lds_bytes_written = 0
         self._registers: npt.NDArray[np.uint32] | None = None
@@ -124,6 +141,22 @@ class Machine:
             found = self._loaded[id(code)] = (code, Program(code), base)
         self.code_base = found[2] + code.text[0]
         return found[1]
+
+    def _looked_on(self, code: CodeObject, program: Program, kernel: str) -> Program:
+        """The program, or where somebody looks on a new one that is instrumented for it."""
+        onlookers = [one for one in (self.watch, self.trace) if one is not None and one.wants(kernel)]
+        self.memory.watch = self.watch
+        if not onlookers:
+            return program
+        for one in onlookers:
+            one.start()
+
+        def instrument(instruction: Instruction, context: Context, step: Step) -> Step:
+            for one in onlookers:
+                step = one.instrument(instruction, context, step)
+            return step
+
+        return Program(code, instrument)
 
     def launch(
         self,
@@ -157,8 +190,8 @@ class Machine:
         """
         descriptor = code.kernel(kernel)
         self._check(code, descriptor, grid, block, kernarg, lds_bytes)
-        started = time.perf_counter()
-        program = self.program(code)
+        started, cpu_started = time.perf_counter(), time.thread_time()
+        program = self._looked_on(code, self.program(code), descriptor.name)
         program.reset_counts()
         self.memory.traffic = Traffic()
         self.lds_bytes_read = self.lds_bytes_written = 0
@@ -200,6 +233,8 @@ class Machine:
             self.lds_bytes_read,
             self.lds_bytes_written,
             time.perf_counter() - started,
+            time.thread_time() - cpu_started,
+            {} if self.watch is None else self.watch.touched(),
         )
 
     def _check(
@@ -257,7 +292,10 @@ class Machine:
         # Slots are wave-major: wave k of all workgroups is one range, see the scheduler.
         workgroup = np.tile(np.arange(len(ids)), waves)
         state.workgroup[:] = workgroup
-        self.lds = LDS(len(ids), descriptor.group_segment_bytes + lds_bytes, self.lds_report)
+        report = self.lds_report
+        if report is None and self.watch is not None and self.watch.lds:
+            report = self.watch.lds_report
+        self.lds = LDS(len(ids), descriptor.group_segment_bytes + lds_bytes, report)
         self.scratch = Scratch(state.waves, descriptor.private_segment_bytes)
         self.workgroup_ids = ids
         state.lds_base[:, 0] = workgroup * self.lds.stride

@@ -8,6 +8,7 @@ one SIMD may still be ordered by luck).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,10 @@ class LdsReport:
     within one interval between barriers."""
     first: list[str] = field(default_factory=list)
     """The first few of them in words."""
+    unwritten_at: Counter[str] = field(default_factory=Counter)
+    """``unwritten`` by instruction, where ``place`` is known."""
+    place: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    """Tells which instruction executes."""
 
 
 class LdsWatch:
@@ -60,7 +65,10 @@ class LdsWatch:
         written_now = (self.written_at[cell] == now) & (self.writer[cell] != wave)
         if not write:
             self._tell("read after write", written_now, cell, wave, self.writer)
-            self.report.unwritten += int((self.written_at[cell] < 0).sum())
+            unwritten = int((self.written_at[cell] < 0).sum())
+            self.report.unwritten += unwritten
+            if unwritten and self.report.place is not None:
+                self.report.unwritten_at[self.report.place()] += unwritten
             again = (self.read_at[cell] == now) & (self.reader[cell] != wave)
             self.reader[cell] = wave
             # Two waves of one step that read the same dword: the one that lost the assignment shows it.
@@ -86,6 +94,8 @@ class LdsWatch:
             before = int(other[cell[at]])
             earlier = "several waves" if before == _SEVERAL else f"wave {before // len(self.epoch)}"
             now = int(wave[at]) // len(self.epoch)
+            where = "" if self.report.place is None else f"{self.report.place()}: "
             self.report.first.append(
-                f"{kind}: LDS byte {4 * dword:#x} of workgroup {workgroup} of the batch, wave {now} after {earlier}"
+                f"{where}{kind}: LDS byte {4 * dword:#x} of workgroup {workgroup} of the batch, "
+                f"wave {now} after {earlier}"
             )

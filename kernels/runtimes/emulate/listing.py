@@ -144,6 +144,8 @@ def _count(i: Instruction, name: str) -> int:
         if i.format == "SMEM":
             return _memory_count(i, name)
         if i.format.startswith("VOP"):
+            if _number(i, name) < 256:
+                return 1 if "LANE" in i.mnemonic else 2
             kinds = [kind for kind in _results(i) if not kind.startswith("mask")]
             packed = i.mnemonic.startswith("V_PK_") and i.mnemonic.endswith(("F32", "V_PK_MOV_B32"))
             return 2 if packed or i.mnemonic.startswith("V_CVT_PK_F32_") else _kind_registers(kinds[0]) if kinds else 1
@@ -247,7 +249,7 @@ def line(instruction: Instruction) -> str:
     """One line of disassembly: mnemonic, operands with their ranges, then the other non-zero fields."""
     i = instruction
     if i.mnemonic == UNDECODED:
-        return f".long 0x{i.words[::-1].hex()}"
+        return f".long 0x{i.words[::-1].hex()}" if i.words else "(no code here)"
     shown = operands(i)
     if i.mnemonic == "S_WAITCNT":
         return f"s_waitcnt {_waits(i.simm16)}".rstrip()
@@ -262,9 +264,9 @@ def line(instruction: Instruction) -> str:
     implied = i.literal is not None and all(one.number != LITERAL for one in shown)
     if implied:
         texts.append(f"{i.literal:#x}")
-    if i.format == "SOPK":
-        texts.append(f"{i.simm16:#x}")
     fields = {name: value for name, value in i.fields.items() if value and name not in _UNSHOWN}
+    if i.format in ("SOPK", "SOPP") and "simm16" in fields:
+        texts.append(f"{fields.pop('simm16'):#x}")
     if i.format == "DS" and not ("READ2" in i.mnemonic or "WRITE2" in i.mnemonic):
         fields = {"offset": fields.pop("offset0", 0) | fields.pop("offset1", 0) << 8, **fields}
     rest = [_modifier(name, value) for name, value in fields.items() if value]
@@ -274,7 +276,8 @@ def line(instruction: Instruction) -> str:
 
 def contents(instruction: Instruction, group: Group, row: int, lane: int | None) -> tuple[str, ...]:
     """What the registers that an instruction reads hold, for one wave of a group: a lane of vector registers, all of
-    scalar ones."""
+    scalar ones.
+    """
     found = []
     for one in reads(instruction):
         if one.vector and lane is None:

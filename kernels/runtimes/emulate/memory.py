@@ -11,6 +11,7 @@ import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,8 @@ class Allocation:
     read_only: bool = False
     itemsize: int = 1
     """Bytes of an element, for messages."""
+    uninitialised: bool = False
+    """Whether the host has not written it; of interest to :mod:`.watch` only."""
     shape: tuple[int, ...] = ()
     """Of the host's array, in elements, for messages; empty for a plain run of bytes."""
     dtype: str = ""
@@ -71,6 +74,13 @@ class Traffic:
     scalar_loaded: int = 0
 
 
+class AccessWatch(Protocol):
+    """Looks on at accesses."""
+
+    def access(self, allocation: Allocation, offset: Array, size: int, write: bool) -> None:
+        """``size`` bytes at each of these offsets in a buffer are read or written."""
+
+
 class Memory:
     """The address space. Not thread-safe."""
 
@@ -80,14 +90,18 @@ class Memory:
         self._bases: list[int] = []
         self._next = _FIRST
         self.traffic = Traffic()
+        self.watch: AccessWatch | None = None
+        """Told of every access that was made."""
 
-    def add(self, name: str, array: Array, read_only: bool = False) -> int:
+    def add(self, name: str, array: Array, read_only: bool = False, uninitialised: bool = False) -> int:
         """Give a host array a device address; the device reads and writes the array's own memory.
 
         Args:
             name: for messages.
             array: C-contiguous.
             read_only: whether a store to it is a fault.
+            uninitialised: whether its content is undefined, as of ``torch.empty``; a read before a write is then
+                reported by a :class:`~waveproof.kernels.runtimes.emulate.watch.Watch`.
 
         Returns:
             The virtual address of the first byte, a multiple of 4096.
@@ -103,7 +117,9 @@ class Memory:
         self._next = -(-(self._next + _SPACING) >> 32) << 32
         base = self._next - (max(data.size // 2, 1) + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         self._next += data.size
-        self.allocations.append(Allocation(name, base, data, read_only, array.itemsize, array.shape, array.dtype.name))
+        self.allocations.append(
+            Allocation(name, base, data, read_only, array.itemsize, uninitialised, array.shape, array.dtype.name)
+        )
         self._bases.append(base)
         return base
 
@@ -152,10 +168,14 @@ class Memory:
         self.traffic.loaded += address.size * size
         single = self._single(address, size, hint)
         if single is not None:
+            if self.watch is not None:
+                self.watch.access(*single, size, False)
             return _read(*single, size)
         parts = self._parts(address, size, "load")
         result = [np.empty(address.shape, np.uint32) for _ in range(max(1, size // 4))]
         for allocation, where in parts:
+            if self.watch is not None:
+                self.watch.access(allocation, address[where] - allocation.base64, size, False)
             for target, value in zip(result, _read(allocation, address[where] - allocation.base64, size), strict=True):
                 target[where] = value
         return result
@@ -176,12 +196,16 @@ class Memory:
         single = self._single(address, size, hint)
         if single is not None:
             self._check_writable(single[0], address, slice(None))
+            if self.watch is not None:
+                self.watch.access(*single, size, True)
             _write(*single, values, size)
             return
         parts = self._parts(address, size, "store")
         for allocation, where in parts:
             self._check_writable(allocation, address, where)
         for allocation, where in parts:
+            if self.watch is not None:
+                self.watch.access(allocation, address[where] - allocation.base64, size, True)
             _write(allocation, address[where] - allocation.base64, [value[where] for value in values], size)
 
     def load_scalar(self, address: Addresses, dwords: int, hint: list[Allocation]) -> Array:
@@ -193,6 +217,8 @@ class Memory:
         self.traffic.scalar_loaded += address.size * 4 * dwords
         single = self._single(address, 4 * dwords, hint)
         if single is not None:
+            if self.watch is not None:
+                self.watch.access(*single, 4 * dwords, False)
             start = (single[1] >> np.uint64(2)).astype(np.intp)
             return single[0].words[start[:, None] + np.arange(dwords)]
         return np.stack(self.load(address, 4 * dwords, hint), axis=1)
@@ -239,7 +265,7 @@ class Memory:
         lanes = int(bad.sum())
         more = f" ({lanes} lanes do)" if lanes > 1 else ""
         raise AccessViolation(
-            Access(f"{what} of {size} bytes at {self.describe(where)}{more}", "global", where, size, at)
+            Access(f"{what} of {size} bytes at {self.describe(where, size)}{more}", "global", where, size, at)
         )
 
     def _check_writable(self, allocation: Allocation, address: Addresses, where: Array | slice) -> None:
@@ -250,8 +276,13 @@ class Memory:
                 Access(f"store to read-only memory at {self.describe(there)}", "global", there, 0, at)
             )
 
-    def describe(self, address: int) -> str:
-        """An address in words: the element of the buffer, or its distance from the nearest one."""
+    def describe(self, address: int, size: int = 1) -> str:
+        """An address in words: the element of the buffer, or its distance from the nearest one.
+
+        Args:
+            address: of the first byte.
+            size: bytes from there, to say how many of them lie beyond the end.
+        """
         if address < 1 << 16:
             return f"{address:#x}: a null pointer{f' plus {address}' if address else ''}"
         at = bisect.bisect_right(self._bases, address) - 1
@@ -259,7 +290,10 @@ class Memory:
         if not near:
             return f"{address:#x}: no buffer is mapped"
         closest = min(near, key=lambda a: max(a.base - address, address - a.base - a.size + 1, 0))
-        return f"{address:#x}: {closest.describe(address - closest.base)}"
+        offset = address - closest.base
+        beyond = offset + size - closest.size
+        tail = f", {beyond} of the {size} bytes lie beyond the end" if 0 < beyond < size and offset >= 0 else ""
+        return f"{address:#x}: {closest.describe(offset)}{tail}"
 
 
 def _aligned(offset: Addresses, allocation: Allocation, unit: int) -> Array | None:

@@ -65,8 +65,8 @@ def finish(kind: str, context: Context, clamp: int, scale: int) -> Callable[[Arr
 
     Output scale (OMOD 1: *2, 2: *4, 3: /2) is ignored where MODE.IEEE is set or output denormals are kept ("Vega ISA",
     "Output modifiers"; LLVM ``SIFoldOperands::tryFoldOMod`` folds only under the same conditions). Denormals are
-    flushed before it and after; zeros become +0 by it. Clamp is to [0, 1]; -0 becomes +0, and NaN too with DX10_CLAMP (zeros
-    as measured on RDNA4 for ROCm's rocjitsu emulator).
+    flushed before it and after; zeros become +0 by it. Clamp is to [0, 1]; -0 becomes +0, and NaN too with DX10_CLAMP
+    (zeros as measured on RDNA4 for ROCm's rocjitsu emulator).
     """
     if kind == "f16" and context.fp16_overflow:
         raise InstructionUnsupported("half-precision result with MODE.FP16_OVFL set")

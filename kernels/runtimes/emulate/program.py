@@ -170,9 +170,10 @@ class Program:
         """Disassembly around an offset, the instruction there marked; instructions before it are found by blocks."""
         lines = self._before(address, around)
         pc = address
-        while len(lines) < 2 * around + 1 and (0 <= pc < len(self.text) or pc == address):
-            lines.append(self.instruction_or_word(pc))
-            pc += lines[-1].size
+        for _ in range(around + 1):
+            if 0 <= pc < len(self.text) or pc == address:
+                lines.append(self.instruction_or_word(pc))
+                pc += lines[-1].size
         return tuple(f"{'=>' if i.address == address else '  '} {i.address:#06x}: {listing.line(i)}" for i in lines)
 
     def _before(self, address: int, count: int) -> list[Instruction]:
@@ -187,9 +188,7 @@ class Program:
     def place(self, kernel: str, instruction: Instruction) -> Place:
         """The place of an instruction, without the wave."""
         label = f"{self.code.name or 'without a name'} ({self.code.arch})"
-        return Place(
-            kernel, instruction.address, listing.line(instruction), self.listing(instruction.address), label
-        )
+        return Place(kernel, instruction.address, listing.line(instruction), self.listing(instruction.address), label)
 
 
 def _refuse(error: Exception) -> Step:

@@ -36,6 +36,7 @@ __all__ = [
     "Selection",
     "clear_launches",
     "launches",
+    "machine",
     "on_device",
     "only_workgroups",
     "pack_kernarg",
@@ -74,6 +75,8 @@ class EmulatedLaunch:
     lds_bytes_written: int
     seconds: float
     """Wall time in the emulator; says nothing about a device."""
+    cpu_seconds: float = 0.0
+    """The same in time of the thread."""
 
 
 @dataclass
@@ -114,6 +117,17 @@ def _install(arch: str, device: Device, emulator: _Emulator) -> None:
     from waveproof.kernels.runtimes import triton_device
 
     triton_device.install(arch, device, torch.device("cpu"), lambda kernel: _Launcher(emulator, kernel))
+
+
+def machine() -> Machine:
+    """The device of this process, to set what looks on (``machine().trace``, ``machine().watch``).
+
+    Raises:
+        PretenceUnavailable: :func:`prepare` was not called.
+    """
+    if not _emulators:
+        raise PretenceUnavailable("this process has no emulated device; call prepare() first")
+    return _emulators[0].machine
 
 
 def launches() -> list[EmulatedLaunch]:
@@ -306,6 +320,7 @@ class _Launcher:
             lds_bytes_read=statistics.lds_bytes_read,
             lds_bytes_written=statistics.lds_bytes_written,
             seconds=statistics.seconds,
+            cpu_seconds=statistics.cpu_seconds,
         )
 
 

@@ -170,7 +170,7 @@ def set_register(instruction: Instruction, context: Context) -> Step:
 
 
 @define(
-    "S_NOP", "S_WAITCNT", "S_SETPRIO", "S_SLEEP", "S_SETHALT", "S_ICACHE_INV", "S_TTRACEDATA", "S_DCACHE_INV",
+    "S_NOP", "V_NOP", "S_WAITCNT", "S_SETPRIO", "S_SLEEP", "S_SETHALT", "S_ICACHE_INV", "S_TTRACEDATA", "S_DCACHE_INV",
     "S_DCACHE_WB", "S_DCACHE_INV_VOL", "S_DCACHE_WB_VOL", "BUFFER_WBL2", "BUFFER_INV", "S_INCPERFLEVEL",
     "S_DECPERFLEVEL",
 )  # fmt: skip

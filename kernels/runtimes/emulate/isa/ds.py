@@ -34,14 +34,18 @@ def lds_index(group: Group, address: Array, size: int, unit: int, mask: Array | 
         address = address[mask]
     limit = group.lds.size
     if address.size and (int(address.max()) > limit - size or int(address.min()) < 0):
-        at = int(np.flatnonzero((address > limit - size) | (address < 0))[0])
+        bad = np.flatnonzero((address > limit - size) | (address < 0))
+        at = int(bad[0])
         where = int(address.flat[at])
-        rule = f"LDS access of {size} bytes at {where:#x}, the workgroup has {limit} bytes"
+        more = f" ({len(bad)} lanes do)" if len(bad) > 1 else ""
+        rule = f"LDS access of {size} bytes at {where:#x}, the workgroup has {limit} bytes{more}"
         raise lane_of(AccessViolation(Access(rule, "lds", where, size, at)), mask)
     if unit > 1 and int(np.bitwise_or.reduce(address, axis=None)) & (unit - 1):
-        at = int(np.flatnonzero(address & (unit - 1))[0])
+        bad = np.flatnonzero(address & (unit - 1))
+        at = int(bad[0])
         where = int(address.flat[at])
-        rule = f"LDS access of {size} bytes at {where:#x}, which is not a multiple of {unit}"
+        more = f" ({len(bad)} lanes do)" if len(bad) > 1 else ""
+        rule = f"LDS access of {size} bytes at {where:#x}, which is not a multiple of {unit}{more}"
         raise lane_of(AccessViolation(Access(rule, "lds", where, size, at)), mask)
     base = group.lds_base
     if mask is not None:

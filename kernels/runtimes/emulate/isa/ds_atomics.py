@@ -6,7 +6,6 @@ The order among lanes is not specified by the ISA; ascending order makes float s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +40,10 @@ def _decrement(memory: Array, data: Array) -> Array:
     return np.where((memory == 0) | (memory > data), data, memory - 1).astype(memory.dtype)
 
 
+def _replace_if_equal(memory: Array, expected: Array, data: Array) -> Array:
+    return np.where(memory == expected, data, memory)
+
+
 _INTEGER: dict[str, tuple[str, Update]] = {
     "ADD": ("U", np.add),
     "SUB": ("U", np.subtract),
@@ -53,18 +56,15 @@ _INTEGER: dict[str, tuple[str, Update]] = {
 }
 _TWO_OPERANDS: dict[str, Update] = {
     "MSKOR": lambda memory, mask, data: memory & ~mask | data,
-    "CMPST": lambda memory, expected, data: np.where(memory == expected, data, memory),
+    "CMPST": _replace_if_equal,
 }
 
 
 def _define(name: str, kind: str, update: Update, sources: int = 1, returning: bool = True) -> None:
     """DS_<name>_<kind> and DS_<name>_RTN_<kind>."""
-    family, bits = kind[0], int(kind[-2:])
-    dtype = {"U": np.uint32, "B": np.uint32, "I": np.int32, "F": np.float32}[family]
-    if bits == 64:
-        dtype = {"U": np.uint64, "B": np.uint64, "I": np.int64, "F": np.float64}[family]
-    if kind in ("F16", "BF16"):
-        bits, dtype = 32, np.uint32
+    packed = kind in ("F16", "BF16")
+    bits = 32 if packed else int(kind[-2:])
+    dtype = operands.DTYPES[f"{'b' if packed or kind[0] == 'B' else kind[0].lower()}{bits}"]
     names = [f"DS_{name}_RTN_{kind}"] if returning else []
     if name != "WRXCHG":
         names.append(f"DS_{name}_{kind}")
@@ -136,7 +136,7 @@ def _larger(memory: Array, data: Array) -> Array:
     return np.where(data > memory, data, memory)
 
 
-def _replace(memory: Array, data: Array) -> Array:
+def _exchange(memory: Array, data: Array) -> Array:
     return data
 
 
@@ -151,11 +151,9 @@ def _define_all() -> None:
             _define(name, f"B{bits}", two, 2)
         _define("CMPST", f"F{bits}", _TWO_OPERANDS["CMPST"], 2)
         _define("ADD", f"F{bits}", np.add)
-        _define("WRXCHG", f"B{bits}", _replace)
+        _define("WRXCHG", f"B{bits}", _exchange)
     _define("PK_ADD", "F16", _add_f16)
     _define("PK_ADD", "BF16", _add_bf16)
 
 
 _define_all()
-
-__all__: list[Any] = []

@@ -49,10 +49,7 @@ def read_transposed(instruction: Instruction, context: Context) -> Step:
 
     def transpose(octets: Array, n: int) -> Array:
         """Bytes [n, 64, size] as read to bytes as given."""
-        if bits < 8:
-            parts = unpack(octets, bits)
-        else:
-            parts = octets.view(np.uint8 if bits == 8 else np.uint16)
+        parts = unpack(octets, bits) if bits < 8 else octets.view(np.uint8 if bits == 8 else np.uint16)
         square = parts.reshape(n, LANES // _BLOCK, elements, pieces, elements)
         turned = np.ascontiguousarray(square.transpose(0, 1, 3, 4, 2)).reshape(n, LANES, elements)
         return pack(turned, bits) if bits < 8 else turned.view(np.uint8)

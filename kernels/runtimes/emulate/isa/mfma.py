@@ -8,9 +8,9 @@ Layouts
 
     where ``run`` (a column of the table below) is all elements of a lane but for the 8-bit types of 128- and 64-deep
     instructions. C and D: register r of lane L is row 4 G (r // 4) + 4 (L // M) + r % 4, column L % M.
-    Sources: AMD matrix instruction calculator (github.com/ROCm/amd_matrix_instruction_calculator, ``--register-layout``)
-    for CDNA3; the HIP code in ROCm blogs, "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture", sections 5.1
-    to 5.5, for f32, f16, 8-bit, and the scaled instructions with 8- and 4-bit elements.
+    Sources: AMD matrix instruction calculator (github.com/ROCm/amd_matrix_instruction_calculator) for CDNA3; the HIP
+    code in ROCm blogs, "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture", sections 5.1 to 5.5, for f32,
+    f16, 8-bit, and the scaled instructions with 8- and 4-bit elements. 6-bit elements are taken to lie as 4-bit ones.
 
 Numerics
     Products are exact, the sum of the K products and C is formed in float64 and rounded to float32 once, to nearest
@@ -165,7 +165,8 @@ def _elements(source: int, accumulator: bool, shape: Shape, kind: str, context: 
     last, rows, groups, depth, run = first + registers, shape.rows, shape.groups, shape.depth, shape.run
     table = form.table
     if form.bits < 8:
-        assert table is not None and run == shape.elements
+        assert table is not None
+        assert run == shape.elements
 
         def read_small(group: Group) -> Array:
             words = np.ascontiguousarray(group.vectors[first:last].transpose(1, 2, 0))

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from waveproof.kernels.runtimes.emulate import modifiers
+from waveproof.kernels.runtimes.emulate.decode import Instruction
+from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
 from waveproof.kernels.runtimes.emulate.isa.valu_float import round_to_odd
 from waveproof.kernels.runtimes.emulate.registers import Array
-from waveproof.kernels.runtimes.emulate.vector import valu
+from waveproof.kernels.runtimes.emulate.registry import Context, Step, define
+from waveproof.kernels.runtimes.emulate.vector import valu, vector_step
 
 valu("V_ADD_F16", signature="f16 f16 -> f16")(np.add)
 valu("V_SUB_F16", signature="f16 f16 -> f16")(np.subtract)
@@ -48,3 +52,13 @@ def division_fixup(a: Array, b: Array, c: Array) -> Array:
     invalid = ((b == 0) & (c == 0)) | (np.isinf(b) & np.isinf(c))
     signed = np.where(invalid, np.array(0xFE00, np.uint16).view(np.float16), signed)
     return np.where(np.isnan(c), c, np.where(np.isnan(b), b, signed)).astype(np.float16)
+
+
+@define("V_PACK_B32_F16")
+def pack(instruction: Instruction, context: Context) -> Step:
+    """S0 in the low half, S1 in the high half, bits as they are (AMD pseudocode)."""
+    if not all(modifiers.denormals(context, "f16")):
+        raise InstructionUnsupported(f"{instruction.mnemonic} with MODE that flushes half precision")
+    return vector_step(
+        instruction, context, "b16 b16 -> b32", lambda a, b: a.astype(np.uint32) | b.astype(np.uint32) << np.uint32(16)
+    )

@@ -1,0 +1,174 @@
+"""``waveproof emulate``: what the emulated AMD device can execute, how fast, and what a wave did."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from waveproof.kernels.runtimes.emulate.survey import Source
+
+app = typer.Typer(no_args_is_help=True, help="The emulated AMD device (gfx942, gfx950).")
+
+
+class Arch(str, Enum):
+    """Emulated architectures."""
+
+    GFX942 = "gfx942"
+    GFX950 = "gfx950"
+
+
+class Workload(str, Enum):
+    """Launches that can be traced."""
+
+    RENORM = "renorm"
+    DECODE = "mla-decode"
+
+
+@app.command()
+def coverage(
+    target: Annotated[
+        str, typer.Argument(metavar="CODE_OBJECT|FOLDER|PACKAGE", help="File, folder, distribution or package.")
+    ] = "amd-aiter",
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 2,
+    objects: Annotated[bool, typer.Option("--objects", help="Also list each object that is not covered.")] = False,
+) -> None:
+    """Show which instructions of code objects the emulator can decode and execute, without running them."""
+    from waveproof.kernels.runtimes.emulate.survey import locate
+
+    if Path(target).is_file():
+        _show_object(Path(target))
+    else:
+        _show_families(locate(target), processes, objects)
+
+
+def _show_object(path: Path) -> None:
+    from waveproof.kernels.runtimes.emulate.coverage import examine
+    from waveproof.kernels.runtimes.emulate.loader import load
+    from waveproof.kernels.runtimes.emulate.program import Program
+
+    code = load(path.read_bytes(), path.name)
+    found = examine(code)
+    words = found.instructions + found.undecoded
+    typer.echo(f"{path.name}: {code.arch}, {len(code.kernels)} kernels, {found.instructions} instructions")
+    typer.echo(f"decoded {_percent(found.instructions, words)}, handled {_percent(found.handled, words)}")
+    for mnemonic, count in found.unhandled.most_common():
+        typer.echo(f"  {count:6} {mnemonic}: {found.reasons[mnemonic]}")
+    if found.first is None:
+        return
+    typer.echo(f"first missing at .text+{found.first.address:#x}: {found.first.text} ({found.first.reason})")
+    for line in Program(code).listing(found.first.address):
+        typer.echo(f"  {line}")
+
+
+def _show_families(source: Source, processes: int, objects: bool) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Column, Table
+
+    from waveproof.kernels.runtimes.emulate.survey import by_family, survey
+
+    examined = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{len(source.files)} code objects", total=len(source.files))
+        for one in survey(source.files, processes):
+            examined.append(one)
+            progress.advance(task)
+    right = [Column(n, justify="right") for n in ("objects", "covered", "instructions", "decoded %", "handled %")]
+    table = Table(Column("family", no_wrap=True), "arch", *right)
+    families = by_family(examined, source.root)
+    for one in families:
+        words = one.instructions + one.undecoded
+        handled = one.instructions - one.unhandled.total()
+        table.add_row(
+            one.name, one.arch, str(one.objects), str(one.complete), f"{one.instructions:,}",
+            _percent(one.instructions, words), _percent(handled, words),
+        )  # fmt: skip
+    Console().print(table)
+    total, complete = sum(one.objects for one in families), sum(one.complete for one in families)
+    typer.echo(f"{complete} of {total} code objects are covered completely")
+    for one in families:
+        if one.unhandled:
+            missing = ", ".join(f"{name} {count}" for name, count in one.unhandled.most_common(6))
+            typer.echo(f"missing in {one.name} ({one.arch}): {missing}")
+    for item in examined:
+        if item.coverage is None:
+            typer.echo(f"not loaded: {item.path.relative_to(source.root)}: {item.refusal}")
+        elif objects and item.coverage.first is not None:
+            first = item.coverage.first
+            where = f"{item.path.relative_to(source.root)}: .text+{first.address:#x}"
+            typer.echo(f"{where}: {first.text} ({first.reason})")
+
+
+def _percent(part: int, whole: int) -> str:
+    """Percent with two decimals; never 100.00 where something is missing."""
+    if part == whole:
+        return "100"
+    return f"{min(100.0 * part / max(1, whole), 99.99):.2f}"
+
+
+@app.command()
+def speed(
+    arch: Annotated[Arch, typer.Option(help="Architecture.")] = Arch.GFX950,
+    runs: Annotated[int, typer.Option(min=1, help="Warm launches, of which the median counts.")] = 9,
+) -> None:
+    """Measure wave instructions per second on one core; exits with 1 if a target is missed."""
+    import os
+
+    # Before numpy and torch start their threads.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from waveproof.perf.emulator_speed import measure_decode, measure_renorm
+
+    found = [*measure_decode(arch.value, runs), *measure_renorm(arch.value, runs)]
+    right = [Column(n, justify="right") for n in ("workgroups", "instructions", "CPU ms", "per second", "target")]
+    table = Table(Column("kernel", overflow="fold"), *right, title=f"wave instructions on one core, {arch.value}")
+    for one in found:
+        wanted = "" if one.least_rate is None else f"{one.least_rate:,.0f}"
+        if one.most_seconds is not None:
+            wanted += f", {1e3 * one.most_seconds:.0f} ms"
+        told = {None: "", True: " met", False: " MISSED"}[one.met]
+        table.add_row(
+            one.kernel, str(one.workgroups), f"{one.wave_instructions:,}", f"{1e3 * one.seconds:.1f}",
+            f"{one.rate:,.0f}", f"{wanted}{told}",
+        )  # fmt: skip
+    Console().print(table)
+    if any(one.met is False for one in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def trace(
+    workload: Annotated[Workload, typer.Argument(help="What is launched.")],
+    arch: Annotated[Arch, typer.Option(help="Architecture.")] = Arch.GFX950,
+    kernel: Annotated[str, typer.Option(help="Name of the kernel, where the workload has several.")] = "",
+    workgroup: Annotated[tuple[int, int, int], typer.Option(help="Id of the workgroup: x y z.")] = (0, 0, 0),
+    wave: Annotated[int, typer.Option(min=0, help="Wave of the workgroup.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, help="Instructions that are shown.")] = 200,
+    watch: Annotated[bool, typer.Option("--watch", help="Also report reads of what nobody has written.")] = False,
+) -> None:
+    """Show what one wave did, instruction by instruction: registers that changed, EXEC, VCC and SCC."""
+    from waveproof.kernels.runtimes.emulate.launch import Machine
+    from waveproof.kernels.runtimes.emulate.trace import Trace
+    from waveproof.kernels.runtimes.emulate.watch import Watch
+    from waveproof.perf.emulator_speed import decode_launch, renorm_call
+
+    record = Trace(workgroup, wave, limit, kernel or None)
+    onlooker = Watch() if watch else None
+    if workload is Workload.DECODE:
+        decode_launch(Machine(arch.value, watch=onlooker, trace=record))()
+    else:
+        from waveproof.kernels.runtimes.emulate import triton_driver
+
+        record.kernel = kernel or "_mask_and_partial_sum_kernel"
+        call = renorm_call(arch.value)
+        triton_driver.machine().trace, triton_driver.machine().watch = record, onlooker
+        call()
+    typer.echo(record.text() or f"nothing was traced: no kernel {kernel!r}, or no wave {wave} in {workgroup}")
+    if onlooker is not None:
+        typer.echo(onlooker.report() or "no read of anything undefined")
