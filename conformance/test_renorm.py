@@ -202,6 +202,18 @@ def test_degenerate_row_stays_alone(bench: Bench, kind: str, seed: int) -> None:
     bench.hold(judge_same_rows(before, after, ((0, 2), (0, 2)), calls, f"a {kind} row stands beside them"))
 
 
+@pytest.mark.operator(LAW)
+@pytest.mark.parametrize("left", [1, 20, 40])
+def test_masked_logits(bench: Bench, left: int, seed: int) -> None:
+    # A grammar leaves few tokens: fewer than top_k, or one alone.
+    call = LawCase(64, ("softmax", "flat"), (0.7, 1.0), (30, 30), (0.9, 1.0), seed=seed).call(bench.path)
+    logits = call.arguments["logits"]
+    assert isinstance(logits, torch.Tensor)
+    masked = logits.clone()
+    masked[:, left:] = -torch.inf
+    bench.conforms(call.with_arguments(logits=masked))
+
+
 # Relations between calls ----------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def decode_launch(machine: Machine, tokens: int = 64) -> Callable[[], LaunchStat
     queries, pool = _bfloat16(rng, (1, _HEADS, _DIM)), _bfloat16(rng, (tokens, 1, 1, _DIM))
     pages = rng.permutation(tokens).astype(np.int32)
     partial = np.zeros((1, 1, _HEADS, _VALUE_DIM), np.float32)
-    buffers = {
+    buffers: dict[str, npt.NDArray[Any]] = {
         "ptr_R": partial,
         "ptr_LSE": np.zeros((1, 1, _HEADS), np.float32),
         "ptr_Q": queries,

@@ -80,20 +80,20 @@ def _show_families(source: Source, processes: int, objects: bool) -> None:
     right = [Column(n, justify="right") for n in ("objects", "covered", "instructions", "decoded %", "handled %")]
     table = Table(Column("family", no_wrap=True), "arch", *right)
     families = by_family(examined, source.root)
-    for one in families:
-        words = one.instructions + one.undecoded
-        handled = one.instructions - one.unhandled.total()
+    for family in families:
+        words = family.instructions + family.undecoded
+        handled = family.instructions - family.unhandled.total()
         table.add_row(
-            one.name, one.arch, str(one.objects), str(one.complete), f"{one.instructions:,}",
-            _percent(one.instructions, words), _percent(handled, words),
+            family.name, family.arch, str(family.objects), str(family.complete), f"{family.instructions:,}",
+            _percent(family.instructions, words), _percent(handled, words),
         )  # fmt: skip
     Console().print(table)
-    total, complete = sum(one.objects for one in families), sum(one.complete for one in families)
+    total, complete = sum(family.objects for family in families), sum(family.complete for family in families)
     typer.echo(f"{complete} of {total} code objects are covered completely")
-    for one in families:
-        if one.unhandled:
-            missing = ", ".join(f"{name} {count}" for name, count in one.unhandled.most_common(6))
-            typer.echo(f"missing in {one.name} ({one.arch}): {missing}")
+    for family in families:
+        if family.unhandled:
+            missing = ", ".join(f"{name} {count}" for name, count in family.unhandled.most_common(6))
+            typer.echo(f"missing in {family.name} ({family.arch}): {missing}")
     for item in examined:
         if item.coverage is None:
             typer.echo(f"not loaded: {item.path.relative_to(source.root)}: {item.refusal}")

@@ -241,6 +241,7 @@ def script(
         "device": "cuda" if subject.runtime in ("hip", "cuda") else "cpu",
         "kind": shown.kind,
         "incident": shown.incident,
+        "results": len(implementation.contract.returns),
         "isolated": shown.kind in ("crash", "timeout"),
         "seconds": judgement.bound if judgement.unit == "s" and judgement.bound > 0 else CHILD_SECONDS,
         "packages": _tuple([f'"{name}"' for name in dict.fromkeys(packages)]),

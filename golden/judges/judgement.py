@@ -31,7 +31,7 @@ class Demonstration:
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """For ``same-rows``: which rows of the first and of the second call's first output correspond."""
     incident: str = ""
-    """For ``incident``: its kind, ``input-changed``, ``out-of-bounds`` or ``unrepeatable``."""
+    """For ``incident``: its kind, ``input-changed``, ``out-of-bounds``, ``unrepeatable`` or ``result-reused``."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Incident(Protocol):
 
     @property
     def kind(self) -> str:
-        """``input-changed``, ``out-of-bounds`` or ``unrepeatable``."""
+        """``input-changed``, ``out-of-bounds``, ``unrepeatable`` or ``result-reused``."""
 
     @property
     def buffer(self) -> str:
@@ -38,6 +38,7 @@ _INCIDENT_RULES = {
     "input-changed": "input unchanged",
     "out-of-bounds": "memory outside buffers unchanged",
     "unrepeatable": "repeat calls equal",
+    "result-reused": "earlier results unchanged",
 }
 
 

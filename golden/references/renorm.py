@@ -18,6 +18,7 @@ from waveproof.kernels.operators.renorm import (
     TARGET_PROBS,
     TOP_K_RENORM_PROB,
     TOP_P_RENORM_PROB,
+    UNIT_ROUNDOFF,
     gamma,
     mass_band,
     summation_depth,
@@ -136,10 +137,12 @@ def target_probs(call: Call, variant: str) -> Expected:
     temperature = _per_row(call.arguments["temperature"], batch).double()[:, None]
     k = _per_row(call.arguments["top_k"], batch).long()
     p = _per_row(call.arguments["top_p"], batch).double()
-    degenerate = ~torch.isfinite(logits).all(-1)
+    # -inf is a masked token (a grammar's, say); a row without any token left is no distribution.
+    degenerate = ~((logits < torch.inf).all(-1) & torch.isfinite(logits).any(-1))
     scaled = logits.double() / temperature
     peak = scaled.amax(-1, keepdim=True)
-    error = (scaled.abs() + peak.abs() + 3.0 * (peak - scaled) + 8.0) * 2.0**-24
+    error = (scaled.abs() + peak.abs() + 3.0 * (peak - scaled) + 8.0) * UNIT_ROUNDOFF
+    error = torch.where(torch.isfinite(scaled), error, 0.0)
     weights = torch.softmax(scaled, -1)
 
     limit = _limit(k, vocab_size)

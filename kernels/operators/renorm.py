@@ -125,7 +125,7 @@ TARGET_PROBS = Operator(
     summary="softmax(logits / temperature), then top-k, then top-p, renormalised between: the law that the verifier of "
     "speculative decoding draws from. The dense path filters probabilities, the sparse path takes the top-k logits.",
     arguments=(
-        Argument("logits", ("B", "V"), ("float32", "bfloat16", "float16"), "target logits"),
+        Argument("logits", ("B", "V"), ("float32", "bfloat16", "float16"), "target logits; -inf masks a token"),
         Argument("temperature", ("B",), ("float32",), "softmax temperature above 0"),
         Argument("top_k", ("B",), ("int32", "int64"), "as in top_k_renorm_prob"),
         Argument("top_p", ("B",), ("float32",), "as in top_p_renorm_prob"),

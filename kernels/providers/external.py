@@ -1,8 +1,9 @@
 """The user's own implementation, named on the command line.
 
 ``OP=FILE.py:FUNC[,key=value...]`` or ``OP=package.module:FUNC[,key=value...]`` with keys ``variant`` (the semantic
-variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``)
-and ``name``.
+variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``),
+``name``, and ``grid=rows``: axis 0 of its launch grid is the row and its host code touches no other row, so that it can
+be run at row 13,107 of a huge batch without the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class BadProvider(ValueError):
     """A ``--provider`` value that does not name a function for an operator."""
 
 
-_KEYS = ("variant", "runtime", "name")
+_KEYS = ("variant", "runtime", "name", "grid")
 _FORM = "OP=FILE.py:FUNC[,variant=NAME][,runtime=NAME] or OP=package.module:FUNC"
 
 
@@ -47,6 +48,8 @@ def parse_provider(text: str) -> Implementation:
         if not equals or key.strip() not in _KEYS:
             raise BadProvider(f"--provider {text!r}: {pair!r} is not one of {', '.join(k + '=...' for k in _KEYS)}")
         options[key.strip()] = value.strip()
+    if options.get("grid", "rows") != "rows":
+        raise BadProvider(f"--provider {text!r}: grid is 'rows' or left out, got {options['grid']!r}")
     if not re.fullmatch(r"[\w.]+", options.get("name", "name")):
         raise BadProvider(f"--provider {text!r}: name {options['name']!r} holds more than letters, digits, _ and .")
     uses_triton = False
@@ -71,6 +74,7 @@ def parse_provider(text: str) -> Implementation:
         load=f"{location}:{function}",
         origin=f"{Path(location).name if location.endswith('.py') else location}:{function}",
         launches=uses_triton,
+        whole_row_programs=options.get("grid") == "rows",
         paths=tuple((path, operator.variants[0]) for path in ("dense", "sparse"))
         if "path" in operator.argument_names
         else (),

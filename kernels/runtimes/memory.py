@@ -32,7 +32,7 @@ class Incident:
     """A write or a silence that no result shows."""
 
     kind: str
-    """``input-changed``, ``out-of-bounds`` or ``unrepeatable``."""
+    """``input-changed``, ``out-of-bounds``, ``unrepeatable`` or ``result-reused``."""
     buffer: str
     """Argument name, or the allocation's shape and number in order of allocation."""
     position: int

@@ -137,14 +137,17 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
     """Run one call as often as it asks, between guards, and report everything that was seen."""
     reply: wire.Header = {"kind": "result", "incidents": [], "launches": [], "error": None, "outputs": []}
     first: list[torch.Tensor] | None = None
+    held: list[torch.Tensor] = []
     started = time.perf_counter()
     try:
         execution.refuse({value.dtype for value in call.arguments.values() if isinstance(value, torch.Tensor)})
         for turn in range(call.repeats):
             execution.clear_launches()
             watch = execution.watch if turn == 0 else contextlib.nullcontext
-            outputs, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)], watch)
-            reply["incidents"] += incidents
+            results, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)], watch)
+            outputs = [execution.plain(result).detach().clone() for result in results]
+            reply["incidents"] += incidents + _reused(held, results)
+            held += results  # as a caller would: what is alive must not become the result of a later call
             if first is None:
                 first = outputs
                 reply["launches"] = execution.launches()
@@ -218,11 +221,10 @@ def _once(
     with watch(), memory.guarded_allocations(poison, execution.wrap) as allocator, rows:
         result = function(*arguments)
     execution.settle()
-    outputs = _as_tensors(result, execution)
+    outputs = _as_tensors(result, execution, len(operator_named(call.operator).returns))
     if call.embedding is not None:
         row = call.embedding.row
         outputs = [output[row : row + 1] for output in outputs]
-    outputs = [execution.plain(output).detach().clone() for output in outputs]
     damage = [buffer.damage() for buffer in (*guarded, *allocator.allocations)]
     return outputs, [vars(incident) for incident in damage if incident is not None]
 
@@ -248,14 +250,27 @@ def _on_meta(value: torch.Tensor, embedding: Embedding | None) -> torch.Tensor:
     return torch.as_strided(storage, value.shape, value.stride(), value.storage_offset())
 
 
-def _as_tensors(result: Any, execution: Execution) -> list[torch.Tensor]:
-    items = list(result) if isinstance(result, (tuple, list)) else [result]
+def _as_tensors(result: Any, execution: Execution, due: int) -> list[torch.Tensor]:
+    items = list(result) if due > 1 and isinstance(result, (tuple, list)) else [result]
+    if len(items) != due:
+        raise TypeError(f"returned {len(items)} results where {due} are due")
     for item in items:
         if not isinstance(item, torch.Tensor):
             raise TypeError(f"returned {type(item).__name__} where a tensor is due")
         if item.device.type != execution.device.type:
             raise TypeError(f"returned a tensor on {item.device}, the input is on {execution.device}")
     return items
+
+
+def _reused(held: list[torch.Tensor], results: list[torch.Tensor]) -> list[dict[str, Any]]:
+    """Results that lie in the memory of an earlier call's, which is still alive."""
+    places = {tensor.untyped_storage().data_ptr() for tensor in held if tensor.numel()}
+    detail = "a second call returned the memory of the first one's result, which the caller still holds"
+    return [
+        vars(memory.Incident("result-reused", f"out{index}", 0, detail))
+        for index, tensor in enumerate(results)
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in places
+    ]
 
 
 def _differences(first: list[torch.Tensor], again: list[torch.Tensor]) -> list[dict[str, Any]]:

@@ -21,6 +21,8 @@ from waveproof.kernels.runtimes.emulate import abi_aiter
 from waveproof.kernels.runtimes.emulate.aiter_mla import MlaCall, MlaResult
 from waveproof.kernels.runtimes.emulate.edited_launch import NoSuchArgument, edited, editing
 from waveproof.kernels.runtimes.emulate.hip_runtime import HipLaunch
+from waveproof.kernels.runtimes.emulate.lds_pairs import Racing
+from waveproof.kernels.runtimes.emulate.scheduler import Schedule
 from waveproof.reports.lds_order import render
 
 
@@ -125,6 +127,18 @@ def test_the_fp8_decode_races_for_lds_and_would_not_with_an_area_for_p(
     assert all(line in text for line in lines)
     assert f"| wave by wave | {apart.error:.3g} |" in text
     assert "{" not in text
+
+
+def test_the_fp8_decode_of_two_tokens_loads_queries_over_each_other() -> None:
+    """Wave 3's overhang and wave 0's row of the second token: two LDS-DMA with no barrier between them."""
+    lockstep, _ = lds_order.two_tokens("gfx950", Schedule())
+    turns, report = lds_order.two_tokens("gfx950", Schedule(2))
+    assert torch.equal(lockstep, turns)
+    pair = Racing(0x3EC, 0x40C, "write after write")
+    assert report.bytes[pair] == set(range(0x3000, 0x3060, 4))
+    other, _ = lds_order.two_tokens("gfx950", Schedule(16))
+    different = (other != lockstep).any(-1)
+    assert {(token, head) for token, _, head in different.nonzero().tolist()} == {(1, 0)}
 
 
 def test_batches_survive_the_way_through_a_process() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from waveproof.kernels.runtimes.emulate import registry
+from waveproof.kernels.runtimes.emulate import listing, registry
 from waveproof.kernels.runtimes.emulate.decode import SCALE_HALF, decode
 from waveproof.kernels.runtimes.emulate.fault import CodeObjectInvalid, InstructionUnsupported
 from waveproof.kernels.runtimes.emulate.loader import CodeObject
@@ -128,7 +128,7 @@ class Examiner:
     def _missing(self, text: bytes, at: int, verdict: _Verdict) -> Missing:
         if not verdict.mnemonic:
             return Missing(at, f"word {text[at : at + 4][::-1].hex()}", verdict.reason)
-        return Missing(at, decode(text[at : at + 16], at).text, verdict.reason)
+        return Missing(at, listing.line(decode(text[at : at + 16], at)), verdict.reason)
 
 
 def examine(code: CodeObject) -> Coverage:

@@ -94,8 +94,8 @@ class LdsWatch:
             before = int(other[cell[at]])
             earlier = "several waves" if before == _SEVERAL else f"wave {before // len(self.epoch)}"
             now = int(wave[at]) // len(self.epoch)
-            where = "" if self.report.place is None else f"{self.report.place()}: "
+            place = "" if self.report.place is None else f"{self.report.place()}: "
             self.report.first.append(
-                f"{where}{kind}: LDS byte {4 * dword:#x} of workgroup {workgroup} of the batch, "
+                f"{place}{kind}: LDS byte {4 * dword:#x} of workgroup {workgroup} of the batch, "
                 f"wave {now} after {earlier}"
             )

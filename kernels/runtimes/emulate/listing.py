@@ -261,10 +261,12 @@ def line(instruction: Instruction) -> str:
     if i.format.startswith("SOPP") and i.mnemonic.startswith(("S_BRANCH", "S_CBRANCH")):
         jump = i.simm16 - ((i.simm16 & 0x8000) << 1)
         return f"{i.mnemonic.lower()} .text+{i.address + 4 + 4 * jump:#x}"
+    fields = {name: value for name, value in i.fields.items() if value and name not in _UNSHOWN}
+    if i.format == "SMEM" and not i.imm and not i.soffset_en and "offset" in fields:
+        texts.append(operand_name(fields.pop("offset")))
     implied = i.literal is not None and all(one.number != LITERAL for one in shown)
     if implied:
         texts.append(f"{i.literal:#x}")
-    fields = {name: value for name, value in i.fields.items() if value and name not in _UNSHOWN}
     if i.format in ("SOPK", "SOPP") and "simm16" in fields:
         texts.append(f"{fields.pop('simm16'):#x}")
     if i.format == "DS" and not ("READ2" in i.mnemonic or "WRITE2" in i.mnemonic):

@@ -128,9 +128,9 @@ def _line(
     after, scalars_after = group.vectors[:, row], group.scalars[row]
     changed = {int(r) for r in np.flatnonzero((after != vectors).any(axis=1))} | {r for r in rows if r < len(after)}
     results = []
-    for register in np.flatnonzero(scalars_after != scalars):
-        if register < VCC:
-            results.append(f"s{register} = {_number(int(scalars_after[register]), 's')}")
+    for scalar in np.flatnonzero(scalars_after != scalars):
+        if scalar < VCC:
+            results.append(f"s{scalar} = {_number(int(scalars_after[scalar]), 's')}")
     mask = group.mask[row]
     floating = "_F32" in instruction.mnemonic
     for register in sorted(changed)[:_MOST_REGISTERS]:
