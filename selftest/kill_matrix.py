@@ -110,9 +110,8 @@ def run_trials(
     """
     with tempfile.TemporaryDirectory(prefix="waveproof-trial-") as folder:
         results = Path(folder) / "results.jsonl"
-        whole = ",".join(mutant.name for mutant in mutants if mutant.whole_rows)
         command = [sys.executable, "-m", "pytest", "conformance", "-m", "rocm", "-q", "--tb=no", "-n", str(processes)]
-        command += ["-p", "waveproof.selftest.trial", "-p", "no:cacheprovider", f"--whole-row-programs={whole}"]
+        command += ["-p", "waveproof.selftest.trial", "-p", "no:cacheprovider"]
         command += ["--profile", profile, "--results", str(results), "--repro-dir", str(Path(folder) / "repros")]
         command += ["--runtime", ",".join(runtimes)] if runtimes else []
         for mutant in mutants:

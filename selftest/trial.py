@@ -8,22 +8,16 @@ last is for planted faults only: they take down their process at worst, and a us
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, settings
 
-from waveproof.fixtures.plugin import POOL, RECORDER, SELECTION
+from waveproof.fixtures.plugin import POOL, RECORDER
 from waveproof.fixtures.recording import Recorder
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.providers.registry import Subject
 from waveproof.kernels.runtimes.process import Worker, WorkerPool
 from waveproof.reports.verdicts import Record
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the kill matrix."""
-    parser.addoption("--whole-row-programs", default="", metavar="NAMES", help="providers whose program is a row")
 
 
 class ThriftyRecorder(Recorder):
@@ -60,14 +54,3 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RECORDER] = ThriftyRecorder(plain.selection, plain.root, pool, plain.varied)
     settings.register_profile("waveproof-trial", settings.default, phases=(Phase.explicit, Phase.generate))
     settings.load_profile("waveproof-trial")
-    selection = config.stash[SELECTION]
-    names = config.getoption("--whole-row-programs").split(",")
-    config.stash[SELECTION] = replace(
-        selection,
-        subjects=tuple(
-            replace(subject, implementation=replace(subject.implementation, whole_row_programs=True))
-            if subject.implementation.provider in names
-            else subject
-            for subject in selection.subjects
-        ),
-    )

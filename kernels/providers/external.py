@@ -1,9 +1,9 @@
 """The user's own implementation, named on the command line.
 
 ``OP=FILE.py:FUNC[,key=value...]`` or ``OP=package.module:FUNC[,key=value...]`` with keys ``variant`` (the semantic
-variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by ``+``),
-``name``, and ``grid=rows``: axis 0 of its launch grid is the row and its host code touches no other row, so that it can
-be run at row 13,107 of a huge batch without the others.
+variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by
+``+``), ``name``, and ``grid=rows``: axis 0 of its launch grid is the row and its host code touches no other row, so
+that it can be run at row 13,107 of a huge batch without the others.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _short_trials(
     case: Case, format: str, names: tuple[str, ...], kinds: list[str], plain: tuple[int, ...]
 ) -> Iterator[Trial]:
     def encode(numbers: tuple[int, ...], vdst: int, literal: int | None = None) -> tuple[int, ...]:
-        fields = {
+        fields: dict[str, Any] = {
             name: number - 256 if name == "vsrc1" else number for name, number in zip(names, numbers, strict=True)
         }
         return assemble(format, case.mnemonic, literal=literal, vdst=vdst, **fields)
@@ -129,8 +129,9 @@ def _short_trials(
 def _long_trials(case: Case, kinds: list[str], plain: tuple[int, ...]) -> Iterator[Trial]:
     names = ("src0", "src1", "src2")[: len(kinds)]
 
-    def encode(numbers: tuple[int, ...], vdst: int, **modifiers: int) -> tuple[int, ...]:
-        return assemble("VOP3", case.mnemonic, vdst=vdst, **dict(zip(names, numbers, strict=True)), **modifiers)
+    def encode(numbers: tuple[int, ...], vdst: int, **modifiers: Any) -> tuple[int, ...]:
+        operands: dict[str, Any] = dict(zip(names, numbers, strict=True))
+        return assemble("VOP3", case.mnemonic, vdst=vdst, **modifiers, **operands)
 
     yield Trial("VOP3", encode(plain, _DESTINATION), plain)
     for at, number in enumerate(plain):

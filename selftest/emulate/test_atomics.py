@@ -125,6 +125,7 @@ def test_lanes_take_turns_in_ascending_order(name: str, masks: str, space: str) 
                 expected_values[cells[lane]] = data[lane] if old == wanted[lane] else old
             else:
                 expected_values[cells[lane]] = update(old, data[lane])
+    fields: dict[str, Any]
     mnemonic = f"{space.split()[0]}_ATOMIC_{name}"
     offsets = [c * size for c in cells]
     if space == "BUFFER":

@@ -1,7 +1,7 @@
 """The encodings that the floating-point, packed and atomic tests stand on, against LLVM's assembler.
 
 Lines of assembly and their words as LLVM (the one in Triton 3.9) gives them for gfx950; beside them the format,
-mnemonic and fields from which the tests' own assembler must make the same words, and which the decoder must find in them.
+mnemonic and fields from which the test assembler must make these words, and which the decoder must find in them.
 """
 
 from __future__ import annotations

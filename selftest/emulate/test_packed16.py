@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def words_of(values: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def run(mnemonic: str, count: int, function: Function, values: tuple[int, ...], masks: str, context: Context,
-        finish: Callable[[int], int], flush: bool = False, vdst: int = 10, **fields: int) -> None:  # fmt: skip
+        finish: Callable[[int], int], flush: bool = False, vdst: int = 10, **fields: Any) -> None:  # fmt: skip
     """Execute with the given fields and compare both halves of every lane."""
     group = bare_group(context)
     sources = [words_of(values, seed) for seed in range(count)]
@@ -72,9 +73,9 @@ def run(mnemonic: str, count: int, function: Function, values: tuple[int, ...], 
         group.v[2 + 2 * at][0] = words
     old = group.v[vdst][0].copy()
     set_exec(group, EXEC_MASKS[masks])
-    select = {"opsel": 0, "opsel_hi": 3, "opsel_hi2": 1, **fields}
-    names = ("src0", "src1", "src2")[:count]
-    execute(group, *assemble("VOP3P", mnemonic, vdst=vdst, **{n: 258 + 2 * at for at, n in enumerate(names)}, **select))
+    select: dict[str, Any] = {"opsel": 0, "opsel_hi": 3, "opsel_hi2": 1, **fields}
+    registers: dict[str, Any] = {name: 258 + 2 * at for at, name in enumerate(("src0", "src1", "src2")[:count])}
+    execute(group, *assemble("VOP3P", mnemonic, vdst=vdst, **registers, **select))
     high = select["opsel_hi"] | select["opsel_hi2"] << 2
     for lane in range(64):
         expected = int(old[lane])
@@ -94,7 +95,7 @@ def run(mnemonic: str, count: int, function: Function, values: tuple[int, ...], 
             assert a == b or both_nan, (mnemonic, fields, lane, hex(got), hex(expected))
 
 
-SELECTIONS: list[dict[str, int]] = [
+SELECTIONS: list[dict[str, Any]] = [
     {}, {"opsel": 1, "opsel_hi": 2}, {"opsel": 7, "opsel_hi": 0, "opsel_hi2": 0}, {"opsel": 4, "opsel_hi2": 0},
     {"vdst": 2}, {"vdst": 4, "opsel": 2},
 ]  # fmt: skip
@@ -215,7 +216,7 @@ def test_dot2_of_floats(kind: str, order: str) -> None:
     group.v[2][0], group.v[4][0], group.v[6][0] = a, b, c
     group.v[10][0] = c
     set_exec(group, EXEC_MASKS["partial"])
-    fields = {"opsel_hi": 3, "opsel_hi2": 1}
+    fields: dict[str, Any] = {"opsel_hi": 3, "opsel_hi2": 1}
     execute(group, *assemble("VOP3P", f"V_DOT2_F32_{kind}", vdst=8, src0=258, src1=260, src2=262, **fields))
     execute(group, *assemble("VOP2", f"V_DOT2C_F32_{kind}", vdst=10, src0=258, vsrc1=4))
     for lane in range(64):
@@ -243,7 +244,7 @@ def test_integer_dots(mnemonic: str, bits: int, clamp: int) -> None:
     rows.append(rng.choice(np.array([0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 5], np.uint32), 64))
     for at, row in enumerate(rows):
         group.v[2 + 2 * at][0] = row
-    fields = {"opsel_hi": 3, "opsel_hi2": 1, "clamp": clamp}
+    fields: dict[str, Any] = {"opsel_hi": 3, "opsel_hi2": 1, "clamp": clamp}
     execute(group, *assemble("VOP3P", mnemonic, vdst=10, src0=258, src1=260, src2=262, **fields))
     group.v[12][0] = rows[2]
     accumulates = sign and not clamp
@@ -270,7 +271,7 @@ def test_mixed_multiply_add(mnemonic: str, mode: str) -> None:
     c = np.random.default_rng(3).choice(np.array(specials("f32"), np.uint32), 64)
     group.v[2][0], group.v[4][0], group.v[6][0], group.v[10][0] = a, b, c, 0xABCD1234
     set_exec(group, EXEC_MASKS["partial"])
-    fields = {"opsel": 1, "opsel_hi": 3, "opsel_hi2": 0, "neg": 1, "neg_hi": 4}
+    fields: dict[str, Any] = {"opsel": 1, "opsel_hi": 3, "opsel_hi2": 0, "neg": 1, "neg_hi": 4}
     execute(group, *assemble("VOP3P", mnemonic, vdst=10, src0=258, src1=260, src2=262, **fields))
     flushes = {form: not int(MODES[mode]["float_mode"]) >> shift & 1 for form, shift in ((SINGLE, 4), (HALF, 6))}
 

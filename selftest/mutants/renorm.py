@@ -56,7 +56,8 @@ class Mutant:
         """Its ``--provider`` value, with a path relative to ``root``."""
         location = self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
         runtimes = "+".join(self.runtimes)
-        return f"{self.operator}={location}:{self.name},variant={self.variant},runtime={runtimes}"
+        grid = ",grid=rows" if self.whole_rows else ""
+        return f"{self.operator}={location}:{self.name},variant={self.variant},runtime={runtimes}{grid}"
 
 
 _FILES = {TOP_K: "renorm_top_k.py", TOP_P: "renorm_top_p.py", LAW: "renorm_target_probs.py"}

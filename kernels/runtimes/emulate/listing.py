@@ -293,7 +293,9 @@ def contents(instruction: Instruction, group: Group, row: int, lane: int | None)
             words = group.scalars[row, one.number : one.number + one.count]
         else:
             continue
-        value = sum(int(word) << 32 * at for at, word in enumerate(words))
+        value = " ".join(f"{int(word):#x}" for word in words)
+        if one.count <= 2:
+            value = f"{sum(int(word) << 32 * at for at, word in enumerate(words)):#x}"
         undefined = " (undefined: never written)" if (words == POISON).any() else ""
-        found.append(f"{one.text()} = {value:#x}{undefined}")
+        found.append(f"{one.text()} = {value}{undefined}")
     return tuple(found)

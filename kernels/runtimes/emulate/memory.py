@@ -59,6 +59,7 @@ class Allocation:
         element = f"element {number} of {count}"
         if not 0 <= offset < self.size:
             far = f"{-offset} bytes before" if offset < 0 else f"{offset - self.size} bytes beyond the end of"
+            far = "right beyond the end of" if offset == self.size else far
             return f"{far} {self.name} ({kind}{self.size} bytes), which would be {element}"
         if len(self.shape) > 1:
             element += f", index {[int(i) for i in np.unravel_index(number, self.shape)]}"

@@ -28,6 +28,10 @@ Update = Callable[..., Array]
 """(memory, data) to the new content of memory; the compare-and-swap gets (memory, new, expected)."""
 
 
+def _chosen(condition: Array, yes: Array, no: Array) -> Array:
+    return np.where(condition, yes, no)
+
+
 def _increment(memory: Array, data: Array) -> Array:
     return np.where(memory >= data, memory.dtype.type(0), memory + memory.dtype.type(1))
 
@@ -50,7 +54,7 @@ def _add_bfloats(memory: Array, data: Array) -> Array:
 
 _INTEGER: dict[str, tuple[str, Update]] = {
     "SWAP": ("u", lambda memory, data: data),
-    "CMPSWAP": ("u", lambda memory, new, expected: np.where(memory == expected, new, memory)),
+    "CMPSWAP": ("u", lambda memory, new, expected: _chosen(memory == expected, new, memory)),
     "ADD": ("u", np.add),
     "SUB": ("u", np.subtract),
     "SMIN": ("i", np.minimum),
@@ -66,8 +70,8 @@ _INTEGER: dict[str, tuple[str, Update]] = {
 _OTHERS: dict[str, tuple[str, Update]] = {
     "ADD_F32": ("f32", np.add),
     "ADD_F64": ("f64", np.add),
-    "MIN_F64": ("f64", lambda memory, data: np.where(data < memory, data, memory)),
-    "MAX_F64": ("f64", lambda memory, data: np.where(data > memory, data, memory)),
+    "MIN_F64": ("f64", lambda memory, data: _chosen(data < memory, data, memory)),
+    "MAX_F64": ("f64", lambda memory, data: _chosen(data > memory, data, memory)),
     "PK_ADD_F16": ("u32", _add_halves),
     "PK_ADD_BF16": ("u32", _add_bfloats),
 }

@@ -86,7 +86,8 @@ def _define_dot(name: str, dot: Dot, kind: str, architectures: tuple[str, ...] =
             third = readers[2]
             readers[2] = lambda group: third(group).view(np.float32)
         else:
-            limits, dtype = np.iinfo(operands.DTYPES[kind]), operands.DTYPES[kind]
+            dtype = operands.DTYPES[kind]
+            limits = np.iinfo(np.int32) if kind == "i32" else np.iinfo(np.uint32)
             clamp = i.clmp
             finish = lambda value: (  # noqa: E731
                 np.clip(value, limits.min, limits.max) if clamp else value

@@ -88,7 +88,7 @@ def _finish(instruction: Instruction, context: Context, packed: _Packed) -> Call
     if instruction.clmp and not packed.saturate:
         raise InstructionUnsupported(f"CLAMP on {instruction.mnemonic}")
     if instruction.clmp:
-        limits = np.iinfo(dtype)
+        limits = np.iinfo(np.int16) if packed.kind == "i16" else np.iinfo(np.uint16)
         return lambda value: np.clip(value, limits.min, limits.max).astype(dtype)
     return lambda value: value.astype(dtype)
 

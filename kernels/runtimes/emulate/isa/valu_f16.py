@@ -12,7 +12,6 @@ import numpy as np
 from waveproof.kernels.runtimes.emulate import modifiers
 from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
-from waveproof.kernels.runtimes.emulate.isa.valu_float import round_to_odd
 from waveproof.kernels.runtimes.emulate.registers import Array
 from waveproof.kernels.runtimes.emulate.registry import Context, Step, define
 from waveproof.kernels.runtimes.emulate.vector import valu, vector_step
@@ -30,9 +29,11 @@ def subtract_reversed(a: Array, b: Array) -> Array:
 
 @valu("V_FMA_F16", signature="f16 f16 f16 -> f16")
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """S0 * S1 + S2, rounded once: the sum in float64 is rounded to odd, which makes the second rounding right."""
-    product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
-    return round_to_odd(product, addend, product + addend).astype(np.float16)
+    """S0 * S1 + S2, rounded once.
+
+    The sum in float64 is exact unless the product is below 2^-31 of S2 (the product has 22 bits), and then it is no tie.
+    """
+    return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float16)
 
 
 @valu("V_LDEXP_F16", signature="f16 i16 -> f16")

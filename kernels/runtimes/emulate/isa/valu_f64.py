@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -98,7 +99,7 @@ def division_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
         quotient_tiny,
         _exponent(c) <= 53,
     ]
-    values = [
+    values: list[Any] = [
         np.nan,
         np.where(is_divisor, up, a),
         up,
