@@ -291,6 +291,8 @@ class Execution:
                 (g for g in self.groups if first <= g.first < last and g not in same), key=lambda g: g.first
             )
             order = np.concatenate([np.arange(g.first, g.last) for g in [*same, *between]]) - first
+            # Slots of waves that have ended lie between as well; they go behind the others.
+            order = np.concatenate([order, np.setdiff1d(np.arange(last - first), order)])
             self.state.permute(first, order)
             place = first + size
             for group in between:
