@@ -304,11 +304,12 @@ def test_pack_b32_f16_takes_halves_as_they_are() -> None:
     group.v[2][:], group.v[4][:], group.v[10][:] = 0x00017C01, 0xFBFF8002, 0xABCD1234
     set_exec(group, EXEC_MASKS["partial"])
     live = np.array([EXEC_MASKS["partial"] >> lane & 1 for lane in range(64)], bool)
-    for fields, expected in (
+    selections: list[tuple[dict[str, Any], int]] = [
         ({}, 0x80027C01),
         ({"opsel": 3}, 0xFBFF0001),
         ({"opsel": 2, "neg": 1, "abs": 2}, 0x7BFFFC01),
-    ):
+    ]
+    for fields, expected in selections:
         execute(group, *assemble("VOP3", "V_PACK_B32_F16", vdst=10, src0=258, src1=260, **fields))
         assert (group.v[10][0] == np.where(live, expected, 0xABCD1234)).all()
 

@@ -31,7 +31,7 @@ def subtract_reversed(a: Array, b: Array) -> Array:
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     """S0 * S1 + S2, rounded once.
 
-    The sum in float64 is exact unless the product is below 2^-31 of S2 (the product has 22 bits), and then it is no tie.
+    The product has 22 bits: the sum in float64 is exact unless it is below 2^-31 of S2, and then it is no tie.
     """
     return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float16)
 
