@@ -1,7 +1,8 @@
 """float64 division as LLVM expands it is IEEE division; half precision's V_DIV_FIXUP by its table.
 
 LLVM, AMDGPULegalizerInfo.cpp, ``legalizeFDIV64``: V_DIV_SCALE twice, V_RCP, refinement, V_DIV_FMAS, V_DIV_FIXUP, run
-here as instructions. That the result is correctly rounded settles what the pseudocode leaves open (see ``test_core_division``).
+here as instructions. That the result is correctly rounded settles what the pseudocode leaves open (see
+``test_core_division``).
 """
 
 from __future__ import annotations
