@@ -59,24 +59,37 @@ def test_target_probs_match_float64(bench: Bench, case: LawCase) -> None:
 
 @pytest.mark.operator(TOP_K)
 def test_top_k_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
-    bench.conforms(Case(vocab_size, ("softmax", "quantised"), (min(50, vocab_size),), seed=seed).call(TOP_K))
+    limits = (min(50, vocab_size), min(2000, vocab_size), max(1, vocab_size - 1))
+    bench.conforms(Case(vocab_size, ("quantised", "wide", "equal"), limits, "padded-vocab", seed).call(TOP_K))
 
 
 @pytest.mark.operator(TOP_K)
 def test_large_top_k_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
     # Beyond what a selection in registers or LDS holds, implementations change algorithm.
-    bench.conforms(Case(vocab_size, ("quantised",), (max(1, vocab_size // 3),), seed=seed).call(TOP_K))
+    bench.conforms(Case(vocab_size, ("quantised",), (max(1, vocab_size // 3),), seed=seed).call(TOP_K, repeats=2))
 
 
 @pytest.mark.operator(TOP_P)
 def test_top_p_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
-    bench.conforms(Case(vocab_size, ("softmax", "quantised"), (0.95, 0.5), seed=seed).call(TOP_P))
+    kinds, limits = ("softmax", "tails", "quantised"), (0.95, 1.0, 0.5)
+    bench.conforms(Case(vocab_size, kinds, limits, "padded-vocab", seed).call(TOP_P))
+
+
+@pytest.mark.operator(TOP_P)
+def test_scalar_top_p_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
+    bench.conforms(Case(vocab_size, ("softmax",), (0.8,), seed=seed).call(TOP_P, repeats=2))
 
 
 @pytest.mark.operator(LAW)
 def test_target_probs_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
     case = LawCase(vocab_size, ("softmax", "flat"), (0.7, 1.0), (50, 1000), (0.95, 1.0), "bfloat16", seed)
     bench.conforms(case.call(bench.path))
+
+
+@pytest.mark.operator(LAW)
+def test_unfiltered_target_probs_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
+    case = LawCase(vocab_size, ("softmax",), (1.3,), (TOP_K_ALL,), (1.0,), seed=seed)
+    bench.conforms(case.call(bench.path, repeats=2))
 
 
 # Limits at their edges ----------------------------------------------------------------------------------------------
@@ -94,7 +107,7 @@ def test_top_k_edge(bench: Bench, k: str, form: str, seed: int) -> None:
 
 @pytest.mark.operator(TOP_P)
 @pytest.mark.parametrize("form", ["scalar", "per-row"])
-@pytest.mark.parametrize("p", [1e-6, 0.1, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize("p", [1e-6, 0.1, 0.9, 0.999, 0.9999, 1.0])
 def test_top_p_edge(bench: Bench, p: float, form: str, seed: int) -> None:
     limits = (p,) if form == "scalar" else (p, 0.5, p)
     bench.conforms(Case(4096, ("softmax", "quantised", "equal"), limits, seed=seed).call(TOP_P))
@@ -192,14 +205,14 @@ def test_degenerate_logits_stay_alone(bench: Bench, value: float, seed: int) -> 
 @pytest.mark.parametrize("kind", DEGENERATE_KINDS)
 def test_degenerate_row_stays_alone(bench: Bench, kind: str, seed: int) -> None:
     # One row without a distribution must not raise, nor change a bit of its neighbours (sglang#27618, flashinfer#2402).
-    good = ("softmax", "quantised", "peaked")
-    limits = (5, 3, 7) if bench.operator == TOP_K else (0.9, 0.5, 0.95)
-    healthy = Case(257, good, limits, seed=seed).call(bench.operator)
-    rows = make_rows((good[0], kind, good[2]), 257, seed)
-    poisoned = healthy.with_arguments(probs=rows)
+    good = ("softmax", "quantised", "peaked") * 3
+    limits = (5, 3, 7) * 3 if bench.operator == TOP_K else (0.9, 0.5, 0.95) * 3
+    healthy = Case(65, good, limits, seed=seed).call(bench.operator)
+    poisoned = healthy.with_arguments(probs=make_rows((*good[:4], kind, *good[5:]), 65, seed))
     before, after = bench.conforms(healthy), bench.conforms(poisoned)
-    calls = (healthy, poisoned)
-    bench.hold(judge_same_rows(before, after, ((0, 2), (0, 2)), calls, f"a {kind} row stands beside them"))
+    others = [row for row in range(9) if row != 4]
+    because = f"a {kind} row stands beside them"
+    bench.hold(judge_same_rows(before, after, (others, others), (healthy, poisoned), because))
 
 
 @pytest.mark.operator(LAW)
@@ -244,9 +257,20 @@ def test_row_alone_is_row_in_batch(bench: Bench, batch: int, seed: int) -> None:
 
 
 @pytest.mark.operator(TOP_K, TOP_P)
-def test_many_rows(bench: Bench) -> None:
-    limit = {"top_k": 2} if bench.operator == TOP_K else {"top_p": 0.6}
-    bench.conforms(Call(bench.operator, {"probs": TIE.repeat(70, 1), **limit}))
+@pytest.mark.parametrize("rows", [70, pytest.param(257, marks=pytest.mark.slow)])
+def test_many_rows(bench: Bench, rows: int, seed: int) -> None:
+    limits = (
+        [1 + row % 4 for row in range(rows)] if bench.operator == TOP_K else [(1 + row % 9) / 10 for row in range(rows)]
+    )
+    bench.conforms(Case(5, ("softmax",) * rows, tuple(limits), seed=seed).call(bench.operator))
+
+
+@pytest.mark.operator(TOP_K, TOP_P)
+@pytest.mark.parametrize("form", ["strided", "expanded"])
+def test_limit_with_strides(bench: Bench, form: str, seed: int) -> None:
+    name, pair = ("top_k", torch.tensor([2, 9])) if bench.operator == TOP_K else ("top_p", torch.tensor([0.3, 0.9]))
+    limit = pair.repeat(3)[::2] if form == "strided" else pair[1:].expand(3)
+    bench.conforms(Call(bench.operator, {"probs": make_rows(("softmax",) * 3, 31, seed), name: limit}))
 
 
 @pytest.mark.operator(TOP_K, TOP_P)
@@ -267,8 +291,9 @@ def test_order_of_rows(bench: Bench, seed: int) -> None:
 @pytest.mark.operator(LAW)
 @pytest.mark.parametrize("batch", [7, 8, 9, pytest.param(64, marks=pytest.mark.slow)])
 def test_target_probs_of_batch(bench: Bench, batch: int, seed: int) -> None:
-    ones = (1.0,) * batch
-    case = LawCase(300, ("quantised",) * batch, ones, (20,) * batch, ones, seed=seed)
+    rows = range(batch)
+    temperatures, top_p = tuple(0.5 + row / batch for row in rows), tuple((1.0, 0.9, 0.5)[row % 3] for row in rows)
+    case = LawCase(300, ("softmax",) * batch, temperatures, tuple(1 + row % 29 for row in rows), top_p, seed=seed)
     bench.conforms(case.call(bench.path))
 
 
@@ -323,11 +348,12 @@ def test_layout(bench: Bench, layout: str, seed: int) -> None:
 
 
 @pytest.mark.operator(LAW)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layout_of_logits(bench: Bench, layout: str, seed: int) -> None:
+def test_layout_of_logits(bench: Bench, layout: str, dtype: torch.dtype, seed: int) -> None:
     # Logits of a vocabulary that was padded for tensor parallelism are a slice of a wider matrix.
     call = LawCase(300, ("softmax", "wide", "flat"), (1.0, 0.5, 1.3), (3, 40, 300), (0.9, 1.0, 0.5)).call(bench.path)
-    logits = make_logits(("softmax", "wide", "flat"), 300, seed, torch.float32)
+    logits = make_logits(("softmax", "wide", "flat"), 300, seed, dtype)
     bench.conforms(call.with_arguments(logits=lay_out(logits, layout)))
 
 
@@ -373,6 +399,7 @@ def test_late_rows_of_a_huge_batch(bench: Bench, seed: int) -> None:
 REFUSED: dict[str, tuple[Callable[[], torch.Tensor], Value, Value]] = {
     "one-dimensional probs": (lambda: torch.full((4,), 0.25), 2, 0.5),
     "three-dimensional probs": (lambda: torch.full((1, 2, 4), 0.25), 2, 0.5),
+    "five limits for three rows": (lambda: torch.full((3, 4), 0.25), torch.full((5,), 2), torch.full((5,), 0.5)),
     "two limits for three rows": (lambda: torch.full((3, 4), 0.25), torch.tensor([1, 2]), torch.tensor([0.5, 0.6])),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,17 @@ class Workload(str, Enum):
 
     RENORM = "renorm"
     DECODE = "mla-decode"
+
+
+class Upstream(str, Enum):
+    """sglang's kernels: keys of :data:`waveproof.selftest.emulate.sglang_cases.CASES`."""
+
+    RENORM = "renorm"
+    CHAIN = "chain"
+    BLOCK = "block"
+    MERGE = "merge"
+    DECODE = "decode"
+    EXTEND = "extend"
 
 
 @app.command()
@@ -172,3 +183,61 @@ def trace(
     typer.echo(record.text() or f"nothing was traced: no kernel {kernel!r}, or no wave {wave} in {workgroup}")
     if onlooker is not None:
         typer.echo(onlooker.report() or "no read of anything undefined")
+
+
+@app.command()
+def sglang(
+    arch: Annotated[list[Arch] | None, typer.Option(help="Architecture; may be repeated, both if not given.")] = None,
+    kernel: Annotated[list[Upstream] | None, typer.Option(help="Only this; may be repeated.")] = None,
+) -> None:
+    """Run sglang's Triton kernels through their own launchers and judge each against float64.
+
+    Exits with 1 if an error exceeds its bound.
+    """
+    from waveproof.selftest.emulate.sglang_cases import run
+
+    chosen = [one.value for one in kernel or Upstream]
+    found = {one.value: run(one.value, chosen) for one in arch or Arch}
+    for name, answers in found.items():
+        if "unavailable" in answers:
+            typer.echo(f"cannot run on {name}: {answers['unavailable']}", err=True)
+            raise typer.Exit(2)
+    _show_upstream(found)
+    if any(answer["of_bound"] > 1.0 for answers in found.values() for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+def _show_upstream(found: dict[str, dict[str, Any]]) -> None:
+    """Print ``{arch: {case: result}}`` of :mod:`waveproof.selftest.emulate.sglang_cases`, a row for each launch."""
+    from importlib.metadata import version
+
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    names = ("wave instructions", "MFMA", "bytes read", "written", "error", "bound")
+    right = [Column(name, justify="right") for name in names]
+    title = f"sglang {version('sglang')}, Triton {version('triton')}, on the emulated device"
+    table = Table(Column("case", no_wrap=True), Column("kernel", overflow="fold"), "arch", "grid", *right, title=title)
+    findings: dict[str, list[str]] = {}
+    for arch, answers in found.items():
+        for case, answer in answers.items():
+            for launch in answer["launches"]:
+                judged = ("", "")
+                if launch is answer["launches"][-1]:
+                    told = "" if answer["of_bound"] <= 1.0 else " EXCEEDED"
+                    judged = (f"{answer['error']:.3g}", f"{answer['bound']:.3g}{told}")
+                table.add_row(
+                    case, launch["kernel"], arch, "x".join(map(str, launch["grid"])),
+                    f"{launch['wave_instructions']:,}", f"{launch['mfma']:,}", f"{launch['bytes_read']:,}",
+                    f"{launch['bytes_written']:,}", *judged,
+                )  # fmt: skip
+            for text in answer.get("findings", ()):
+                findings.setdefault(f"{case}: {text}", []).append(arch)
+        table.add_section()
+    console = Console()
+    console = console if console.is_terminal else Console(width=160)
+    console.print(table)
+    typer.echo("error and bound are those of the element that takes most of its bound; of chain and block: outputs")
+    typer.echo("that differ, none of which may. Bytes are global memory as lanes access it.")
+    for text, where in findings.items():
+        typer.echo(f"finding: {text} ({', '.join(where)})")

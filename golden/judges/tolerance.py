@@ -42,7 +42,7 @@ def judge_kept_set(output: torch.Tensor, expected: Expected, call: Call) -> Judg
     rule = "kept set"
     live = ~expected.degenerate[:, None]
     kept = (output > 0) & live
-    wrong = live & ~torch.isnan(output) & (output != 0) & ~expected.possible
+    wrong = live & ~torch.isnan(output) & (((output != 0) & ~expected.possible) | (output < 0))
     visible = expected.value >= 4.0 * SMALLEST_NORMAL
     missing = live & expected.certain & visible & ~kept
     counts = (wrong | missing).sum(-1)

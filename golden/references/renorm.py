@@ -93,12 +93,12 @@ def top_k(call: Call, variant: str) -> Expected:
         weights,
         kept,
         kept,
-        torch.full_like(weights, value_tolerance(vocab_size)),
+        _tolerance(kept),
         fewest=limit,
         most=kept.sum(-1),
         degenerate=degenerate,
         ties_together=variant == "threshold",
-        derivation=f"gamma of {summation_depth(vocab_size)} + 3 float32 roundings at V = {vocab_size}",
+        derivation=_derivation(vocab_size),
     )
 
 
@@ -116,13 +116,12 @@ def top_p(call: Call, variant: str) -> Expected:
         weights,
         certain,
         possible,
-        torch.full_like(weights, value_tolerance(vocab_size)),
+        _tolerance(possible),
         fewest=torch.ones_like(p, dtype=torch.long),
         most=torch.full_like(p, vocab_size, dtype=torch.long),
         degenerate=degenerate,
         ties_together=variant == "threshold",
-        derivation=f"gamma of {summation_depth(vocab_size)} + 3 float32 roundings at V = {vocab_size}; "
-        "boundary token open within gamma of 2 more plus |1 - row sum|",
+        derivation=_derivation(vocab_size) + "; boundary token open within gamma of 2 more plus |1 - row sum|",
     )
 
 
@@ -230,6 +229,20 @@ def _within(
 def _limit(k: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """int64[B]: how many tokens k asks for; k <= 0 and k >= V mean all."""
     return torch.where((k <= 0) | (k >= vocab_size), vocab_size, k)
+
+
+def _tolerance(kept: torch.Tensor) -> torch.Tensor:
+    """float64[B, V]: what a value may be off by when these tokens, bool[B, V], are kept at most."""
+    vocab_size = kept.shape[1]
+    rows = [value_tolerance(vocab_size, int(count)) for count in kept.sum(-1)]
+    return torch.tensor(rows, dtype=torch.float64)[:, None].expand(kept.shape)
+
+
+def _derivation(vocab_size: int) -> str:
+    return (
+        f"gamma of 3 float32 roundings and those of the sum: {summation_depth(vocab_size)} at V = {vocab_size}, or one "
+        "fewer than the tokens kept"
+    )
 
 
 def _degenerate(probs: torch.Tensor) -> torch.Tensor:

@@ -19,9 +19,10 @@ of Numerical Algorithms*, 2nd ed., section 3.1).
 * *Sum of a row.* Terms are not negative, so a sum whose longest chain has d additions is off by at most gamma_d,
   relatively (ibid., section 4.2). No CDNA kernel reduces a row with less than one wavefront of 64 lanes, which gives
   d(n) = ceil(n / 64) + 6. At n = 163,840 this is 1.5e-4: small enough that a 0.1 % scale error is visible at any size.
-* *Renormalised value.* One sum, one division (or reciprocal and product: two roundings), one rounding of the result:
-  relative error at most gamma_{d(n) + 3}. Results below 2^-126 may be flushed to zero (AMD's float mode allows it), so
-  they are judged to within 2^-126 absolutely.
+* *Renormalised value.* One sum, one division (or reciprocal and product: two roundings), one rounding of the result.
+  Adding zeros is exact, so a sum of m kept tokens rounds at most m - 1 times however it is formed: relative error at
+  most gamma_{min(d(n), m - 1) + 3}. Results below 2^-126 may be flushed to zero (AMD's float mode allows it), so they
+  are judged to within 2^-126 absolutely.
 * *Kept set of top-k* is decided by comparing inputs, so it is exact. The kept set of top-p depends on a sum that
   implementations form in different orders: a token may fall on either side only while the exact mass before it lies
   within gamma_{d(n) + 2} + |1 - sum of the row| of top_p.
@@ -63,9 +64,13 @@ def summation_depth(n: int) -> int:
     return math.ceil(n / WAVEFRONT) + 6
 
 
-def value_tolerance(vocab_size: int) -> float:
-    """Relative error that a renormalised value may have: the row's sum, a reciprocal, a product, a store."""
-    return gamma(summation_depth(vocab_size) + 3)
+def value_tolerance(vocab_size: int, kept: int | None = None) -> float:
+    """Relative error that a renormalised value may have: the row's sum, a reciprocal, a product, a store.
+
+    Adding zeros is exact, so the sum of ``kept`` tokens rounds at most ``kept`` - 1 times, in whatever order.
+    """
+    depth = summation_depth(vocab_size)
+    return gamma((depth if kept is None else min(depth, max(kept - 1, 0))) + 3)
 
 
 def mass_band(vocab_size: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from waveproof.kernels.operators.registry import operator_named
@@ -29,7 +30,8 @@ def parse_provider(text: str) -> Implementation:
     """Read one ``--provider`` value.
 
     The file must exist and define the function; it is not executed here. Without ``runtime`` the function runs on this
-    machine's GPU if there is one, else in the interpreter if its file imports triton, else on the CPU.
+    machine's GPU if there is one, else in the interpreter and through the AMD compiler if its file imports triton, else
+    on the CPU.
 
     Raises:
         BadProvider: the value does not have the form, names a file or function that is not there, or an unknown key.
@@ -65,7 +67,8 @@ def parse_provider(text: str) -> Implementation:
         runtimes = tuple(runtime_named(name).name for name in options["runtime"].split("+"))
     else:
         device = next((name for name in ("hip", "cuda") if not why_unavailable(name)), "")
-        runtimes = (device or ("interpret" if uses_triton else "cpu"),)
+        without_device = ("interpret", "compile") if uses_triton else ("cpu",)
+        runtimes = (device,) if device else without_device
     implementation = Implementation(
         provider=options.get("name", function),
         operator=operator.name,
@@ -93,19 +96,7 @@ def _inspect_file(path: Path, shown: str, function: str) -> bool:
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     except (SyntaxError, UnicodeDecodeError) as error:
         raise BadProvider(f"file {shown} is not Python: {error}") from None
-    bound = {
-        name
-        for node in tree.body
-        for name in (
-            [node.name]
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            else [alias.asname or alias.name for alias in node.names]
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            else [target.id for target in node.targets if isinstance(target, ast.Name)]
-            if isinstance(node, ast.Assign)
-            else []
-        )
-    }
+    bound = {name for statement in _module_level(tree.body) for name in _bound_by(statement)}
     if function not in bound and "*" not in bound:
         raise BadProvider(f"file {shown} defines no {function!r}; it defines: {', '.join(sorted(bound)) or 'nothing'}")
     imported = {
@@ -115,3 +106,27 @@ def _inspect_file(path: Path, shown: str, function: str) -> bool:
         for alias in node.names
     }
     return "triton" in imported
+
+
+def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported, those under ``if`` and ``try`` included."""
+    for statement in body:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _module_level(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _module_level(handler.body)
+
+
+def _bound_by(statement: ast.stmt) -> list[str]:
+    """The names that a statement binds in its module."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [statement.name]
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return [alias.asname or alias.name for alias in statement.names]
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return [
+            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
+    return []

@@ -64,10 +64,14 @@ class Guarded:
     """Bytes of guard before the first element."""
     span: int
     """Bytes from the first to the last element."""
+    trail: int = 0
+    """Bytes of guard behind an allocation."""
 
     def damage(self) -> Incident | None:
         """The first byte that should not have changed and did."""
         now = _bytes(self.view)
+        if self.before is None and now.numel() != self.lead + self.span + self.trail:
+            return None  # the provider gave its allocation another size, and with it other memory
         if self.before is not None:
             changed = torch.nonzero(now != self.before)
             if not changed.numel():
@@ -121,7 +125,7 @@ def guard_input(name: str, tensor: torch.Tensor, device: torch.device | str = "c
 
 @dataclass
 class GuardedAllocator(TorchFunctionMode):
-    """Serve ``torch.empty``, ``empty_like``, ``new_empty``, ``empty_strided`` from poisoned, guarded buffers."""
+    """Serve ``torch.empty``, ``zeros``, ``full`` and their kin from guarded buffers, uninitialised ones poisoned."""
 
     poison: int
     wrap: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
@@ -136,9 +140,9 @@ class GuardedAllocator(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Intercept the uninitialised allocations, let everything else through."""
+        """Intercept the allocations, let everything else through."""
         result = func(*args, **(kwargs or {}))
-        if func not in _UNINITIALISED or not isinstance(result, torch.Tensor):
+        if func not in _UNINITIALISED | _FILLED or not isinstance(result, torch.Tensor):
             return result
         size = result.element_size()
         span = extent(tuple(result.shape), tuple(result.stride())) * size
@@ -154,13 +158,19 @@ class GuardedAllocator(TorchFunctionMode):
             view = torch.empty(0, dtype=result.dtype, device=result.device).set_(
                 storage.untyped_storage(), GUARD_BYTES // size, result.shape, result.stride()
             )
+            if func in _FILLED:
+                view.copy_(result.as_subclass(torch.Tensor))
         name = f"allocation {len(self.allocations)} {list(result.shape)}"
-        self.allocations.append(Guarded(name, view, None, GUARD_BYTES, span))
+        self.allocations.append(Guarded(name, view, None, GUARD_BYTES, span, total - GUARD_BYTES - span))
         return self.wrap(view)
 
 
 _UNINITIALISED = frozenset(
     {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty, torch.Tensor.new_empty_strided}
+)
+_FILLED = frozenset(
+    {torch.zeros, torch.zeros_like, torch.ones, torch.ones_like, torch.full, torch.full_like}
+    | {torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full}
 )
 
 

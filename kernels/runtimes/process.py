@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -194,24 +194,33 @@ class Worker:
         self, header: wire.Header, tensors: dict[str, torch.Tensor], timeout: float
     ) -> tuple[wire.Header, dict[str, torch.Tensor]]:
         """Send a frame and wait for the answer; EOFError where the process is gone."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        try:
-            wire.send(self.process.stdin, header, tensors)
-        except BrokenPipeError:
-            raise EOFError from None
-        return self._receive(timeout)
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        expired = threading.Event()
 
-    def _receive(self, timeout: float) -> tuple[wire.Header, dict[str, torch.Tensor]]:
-        """One frame; the time counts until its first byte is there."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout):
+        def end() -> None:
+            # Whatever the process holds up, taking the frame or giving one back, ends with it.
+            expired.set()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        watchdog = threading.Timer(timeout, end)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            wire.send(process.stdin, header, tensors)
+            return wire.receive(process.stdout)
+        except (BrokenPipeError, EOFError, wire.WireError) as error:
+            if expired.is_set():
                 self.close()
-                raise TimedOut(f"no answer after {timeout:g} s; its process was killed")
-        return wire.receive(self.process.stdout)
+                raise TimedOut(f"no answer after {timeout:g} s; its process was killed") from None
+            if isinstance(error, wire.WireError):
+                end()
+            raise EOFError from None
+        finally:
+            watchdog.cancel()
 
     def _obituary(self, mark: int) -> str:
         assert self.process is not None

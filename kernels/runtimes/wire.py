@@ -17,14 +17,20 @@ from waveproof.kernels.runtimes.memory import extent
 
 Header = dict[str, Any]
 
-_LENGTHS = struct.Struct("<QQ")
+
+class WireError(RuntimeError):
+    """What came is no frame."""
+
+
+_LENGTHS = struct.Struct("<4sQQ")
+_MAGIC = b"wvpf"
 
 
 def send(stream: IO[bytes], header: Header, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write one frame and flush."""
-    text = json.dumps(header).encode()
+    text = json.dumps(header).encode("utf-8", "backslashreplace")
     image = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}) if tensors else b""
-    stream.write(_LENGTHS.pack(len(text), len(image)))
+    stream.write(_LENGTHS.pack(_MAGIC, len(text), len(image)))
     stream.write(text)
     stream.write(image)
     stream.flush()
@@ -35,11 +41,14 @@ def receive(stream: IO[bytes]) -> tuple[Header, dict[str, torch.Tensor]]:
 
     Raises:
         EOFError: the other side has gone.
+        WireError: what came is no frame.
     """
     head = stream.read(_LENGTHS.size)
     if len(head) < _LENGTHS.size:
         raise EOFError("the other process closed the pipe")
-    text_length, image_length = _LENGTHS.unpack(head)
+    magic, text_length, image_length = _LENGTHS.unpack(head)
+    if magic != _MAGIC:
+        raise WireError(f"a frame begins with {magic!r}, not {_MAGIC!r}: something else wrote to the pipe")
     text, image = stream.read(text_length), stream.read(image_length)
     if len(text) < text_length or len(image) < image_length:
         raise EOFError("the other process closed the pipe within a frame")

@@ -141,19 +141,24 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
     started = time.perf_counter()
     try:
         execution.refuse({value.dtype for value in call.arguments.values() if isinstance(value, torch.Tensor)})
+    except RuntimeUnavailable as error:
+        return {**reply, "kind": "unavailable", "reason": str(error)}, {}
+    try:
         for turn in range(call.repeats):
             execution.clear_launches()
             watch = execution.watch if turn == 0 else contextlib.nullcontext
             results, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)], watch)
             outputs = [execution.plain(result).detach().clone() for result in results]
-            reply["incidents"] += incidents + _reused(held, results)
+            reply["incidents"] += incidents + _reused(
+                held, results, "a second call returned the memory of an earlier result"
+            )
             held += results  # as a caller would: what is alive must not become the result of a later call
             if first is None:
                 first = outputs
                 reply["launches"] = execution.launches()
             else:
                 reply["incidents"] += _differences(first, outputs)
-    except _cannot_go_on(execution) as error:
+    except execution.cannot as error:
         reply |= {"kind": "unavailable", "reason": str(error)}
     except Exception as error:
         _leave_a_lost_device(execution)
@@ -161,8 +166,8 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
         reply["error"] = {
             "type": type(error).__name__,
             "bases": [base.__name__ for base in type(error).__mro__],
-            "message": str(error)[:4000],
-            "traceback": traceback.format_exc()[-8000:],
+            "message": _printable(str(error)[:4000]),
+            "traceback": _printable(traceback.format_exc()[-8000:]),
         }
     reply["seconds"] = time.perf_counter() - started
     if first is None:
@@ -184,8 +189,9 @@ def _leave_a_lost_device(execution: Execution) -> None:
         os._exit(DEVICE_LOST)  # an orderly exit would wait for the device
 
 
-def _cannot_go_on(execution: Execution) -> tuple[type[Exception], ...]:
-    return (RuntimeUnavailable, *execution.cannot)
+def _printable(text: str) -> str:
+    """The text without lone surrogates, which no file takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _once(
@@ -226,7 +232,8 @@ def _once(
         row = call.embedding.row
         outputs = [output[row : row + 1] for output in outputs]
     damage = [buffer.damage() for buffer in (*guarded, *allocator.allocations)]
-    return outputs, [vars(incident) for incident in damage if incident is not None]
+    reused = _reused([buffer.view for buffer in guarded], outputs, "the result lies in the memory of an input")
+    return outputs, [vars(incident) for incident in damage if incident is not None] + reused
 
 
 def _embeds(call: Call, name: str) -> bool:
@@ -262,10 +269,9 @@ def _as_tensors(result: Any, execution: Execution, due: int) -> list[torch.Tenso
     return items
 
 
-def _reused(held: list[torch.Tensor], results: list[torch.Tensor]) -> list[dict[str, Any]]:
-    """Results that lie in the memory of an earlier call's, which is still alive."""
+def _reused(held: list[torch.Tensor], results: list[torch.Tensor], detail: str) -> list[dict[str, Any]]:
+    """Results that lie in memory which the caller still holds: an earlier result, or an input."""
     places = {tensor.untyped_storage().data_ptr() for tensor in held if tensor.numel()}
-    detail = "a second call returned the memory of the first one's result, which the caller still holds"
     return [
         vars(memory.Incident("result-reused", f"out{index}", 0, detail))
         for index, tensor in enumerate(results)

@@ -16,7 +16,6 @@ COVERED_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (r"V_MFMA_", "test_mfma.py"),
     (r"GLOBAL_LOAD_LDS_", "test_lds_dma.py"),
     (r"(BUFFER|GLOBAL|FLAT)_ATOMIC_|FLAT_(LOAD|STORE)_", "test_atomics.py"),
-    (r"SCRATCH_", "test_core_launch.py"),
     (r"V_CVT_", "test_convert.py"),
     (r"V_(CEIL|FLOOR|TRUNC|RNDNE|FRACT|FREXP|LDEXP|RCP|RSQ|SQRT|EXP|LOG|SIN|COS|DIV)_", "test_valu_float.py"),
     (r"V_(DOT|MAD_MIX|PK_MINIMUM3|PK_MAXIMUM3)", "test_packed16.py"),

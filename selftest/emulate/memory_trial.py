@@ -2,7 +2,9 @@
 
 Sources: CDNA3 ISA, "Scalar Memory Operations", "Vector Memory Buffer Instructions" (raw buffers: an element or dword
 reads 0, or is not written, where its offset without SOFFSET reaches NUM_RECORDS - SOFFSET) and "Flat Memory
-Instructions"; sizes and extension from the pseudocode of each instruction, typed in here.
+Instructions"; scratch: LLVM's "User Guide for AMDGPU Backend", "Flat scratch" (private address = VGPR + SGPR + signed
+offset, each 32 bits, of a segment of each lane's own). Sizes and extension from the pseudocode of each instruction,
+typed in here.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from waveproof.kernels.runtimes.emulate.launch import LDS, Machine
+from waveproof.kernels.runtimes.emulate.launch import LDS, Machine, Scratch
 from waveproof.kernels.runtimes.emulate.memory import Memory
 from waveproof.kernels.runtimes.emulate.registers import Group
 from waveproof.kernels.runtimes.emulate.registry import Context, build_step
@@ -60,8 +63,8 @@ STORES: dict[str, Element] = {
 SCALAR: dict[str, int] = {"DWORD": 1, "DWORDX2": 2, "DWORDX4": 4, "DWORDX8": 8, "DWORDX16": 16}
 
 MNEMONICS = tuple(
-    [f"{space}_LOAD_{kind}" for space in ("GLOBAL", "BUFFER") for kind in LOADS]
-    + [f"{space}_STORE_{kind}" for space in ("GLOBAL", "BUFFER") for kind in STORES]
+    [f"{space}_LOAD_{kind}" for space in ("GLOBAL", "BUFFER", "SCRATCH") for kind in LOADS]
+    + [f"{space}_STORE_{kind}" for space in ("GLOBAL", "BUFFER", "SCRATCH") for kind in STORES]
     + [f"S_{space}LOAD_{kind}" for space in ("", "BUFFER_") for kind in SCALAR]
 )
 """What :func:`trials` has a reference for."""
@@ -73,8 +76,10 @@ class Scene:
 
     group: Group
     buffer: bytearray
+    """What the memory that is compared holds after the instruction."""
     base: int
-    memory: Memory
+    memory_bytes: npt.NDArray[np.uint8]
+    """The memory itself."""
     expected: tuple[Words, Words] = field(init=False)
 
     @classmethod
@@ -87,8 +92,7 @@ class Scene:
         machine = Machine(context.arch, memory)
         machine.lds = LDS(1, 64)
         group = Group(state, FIRST, LAST, 0, context, machine)
-        scene = cls(group, bytearray(content.tobytes()), base, memory)
-        return scene
+        return cls(group, bytearray(content.tobytes()), base, memory.allocations[0].data)
 
     def run(self, label: str, words: tuple[int, ...]) -> list[Fault]:
         """Execute, then compare registers with ``expected`` and memory with ``buffer``."""
@@ -100,7 +104,7 @@ class Scene:
         except Exception as error:
             return [Fault(label, f"{type(error).__name__}: {error}")]
         found = differences(label, group, *self.expected, scc)
-        content = self.memory.allocations[0].data
+        content = self.memory_bytes
         wrong = np.flatnonzero(content != np.frombuffer(bytes(self.buffer), np.uint8))
         if len(wrong):
             found.append(Fault(label, f"byte {wrong[0]} of memory is {content[wrong[0]]:#x}, {len(wrong)} differ"))
@@ -193,6 +197,71 @@ def _global_trials(mnemonic: str, kind: str) -> Iterator[Fault]:
                 seed += 1
                 yield from _global(mnemonic, masks, seed, kind, saddr, offset, row, 0)
     yield from _global(mnemonic, "mixed", 99, kind, False, 64, 8, 1)
+
+
+PRIVATE = 84
+"""Bytes of a lane's private segment: no multiple of 16, so that segments of neighbours do not touch."""
+
+
+@dataclass(frozen=True)
+class _Private:
+    """An addressing mode of scratch: ST, SV, SS or SVS of LLVM's table."""
+
+    vector: bool
+    scalar: bool
+    offset: int
+    row: int = 8
+    acc: int = 0
+
+
+_PRIVATE_FORMS = (
+    _Private(False, False, 16), _Private(True, False, 0), _Private(True, False, -1024), _Private(True, False, 1020, 4),
+    _Private(False, True, 0), _Private(False, True, -64), _Private(True, True, 0), _Private(True, True, -1024, 4),
+    _Private(True, True, 1020), _Private(True, False, 4, 8, 1),
+)  # fmt: skip
+
+
+def _scratch(mnemonic: str, masks: str, seed: int, kind: str, mode: _Private) -> list[Fault]:
+    load = "_LOAD_" in mnemonic
+    element = (LOADS if load else STORES)[kind]
+    rng = np.random.default_rng(seed)
+    scene = Scene.random(rng, masks)
+    state, machine = scene.group.state, scene.group.machine
+    machine.scratch = scratch = Scratch(state.waves, PRIVATE)
+    scratch.units[4][:] = random_words(rng, scratch.units[4].shape)
+    # The lane's bytes are those of its wave, whatever slot the wave has come to.
+    scene.memory_bytes, scene.buffer = scratch.units[1], bytearray(scratch.units[1].tobytes())
+    unit = min(element.size, 4)
+    starts = rng.integers(0, (PRIVATE - element.size) // unit + 1, (LAST - FIRST, 64)) * unit
+    starts[:, 0], starts[:, 63] = PRIVATE - element.size, 0
+    for at, slot in enumerate(range(FIRST, LAST)):
+        base = (40, -8, 4096)[at] if mode.vector else int(starts[at, 1]) - mode.offset
+        if mode.scalar:
+            state.s[slot, 20] = base & 0xFFFFFFFF
+        if mode.vector:
+            needed = starts[at] - mode.offset - (base if mode.scalar else 0)
+            state.v[4, slot] = (needed & 0xFFFFFFFF).astype(np.uint32)
+        else:
+            starts[at] = base + mode.offset if mode.scalar else mode.offset
+    v, s = state.v.copy(), state.s.copy()
+    data_row = VGPRS if mode.acc else mode.row
+    for at, slot in enumerate(range(FIRST, LAST)):
+        for lane in range(64):
+            if _live(s[slot], lane):
+                start = int(starts[at, lane]) + (int(state.wave[slot]) * 64 + lane) * scratch.stride
+                places: list[int | None] = list(range(start, start + element.size, 4))
+                (_load if load else _store)(scene, data_row, v[:, slot], lane, element, places)
+    scene.expected = (v, s)
+    data: dict[str, Any] = {"vdst" if load else "data": 0 if mode.acc else mode.row}
+    words = assemble("SCRATCH", mnemonic, addr=4 if mode.vector else 0, sve=int(mode.vector),
+                     saddr=20 if mode.scalar else 0x7F, offset=mode.offset, acc=mode.acc, **data)  # fmt: skip
+    return scene.run(f"{mnemonic} {mode}, EXEC {masks}", words)
+
+
+def _scratch_trials(mnemonic: str, kind: str) -> Iterator[Fault]:
+    for seed, mode in enumerate(_PRIVATE_FORMS):
+        for masks in EXEC_MASKS:
+            yield from _scratch(mnemonic, masks, seed, kind, mode)
 
 
 @dataclass(frozen=True)
@@ -312,4 +381,5 @@ def trials(mnemonic: str) -> list[Fault]:
         return list(_scalar_trials(mnemonic, SCALAR[kind]))
     space, _, rest = mnemonic.partition("_")
     kind = rest.partition("_")[2]
-    return list((_global_trials if space == "GLOBAL" else _buffer_trials)(mnemonic, kind))
+    by_space = {"GLOBAL": _global_trials, "BUFFER": _buffer_trials, "SCRATCH": _scratch_trials}
+    return list(by_space[space](mnemonic, kind))

@@ -60,6 +60,13 @@ SAMPLE: list[tuple[tuple[int, ...], str, str, dict[str, object], str]] = [
     ((0x7E120504,), "VOP1", "V_READFIRSTLANE_B32", {"vdst": 9, "src0": 260}, "v_readfirstlane_b32 s9, v4"),
     ((0xD28D0001, 0x000204C1), "VOP3", "V_MBCNT_HI_U32_B32", {"vdst": 1, "src0": 193, "src1": 258},
      "v_mbcnt_hi_u32_b32 v1, -1, v2"),
+    # From the LLVM of Triton 3.9.0 (gfx950), since gfx90a has no SVE bit.
+    ((0xDC506008, 0x02090003), "SCRATCH", "SCRATCH_LOAD_DWORD",
+     {"vdst": 2, "addr": 3, "sve": 1, "saddr": 9, "offset": 8}, "scratch_load_dword v2, v3, s9 offset:8"),
+    ((0xDC505FFC, 0x02090000), "SCRATCH", "SCRATCH_LOAD_DWORD", {"vdst": 2, "saddr": 9, "offset": -4},
+     "scratch_load_dword v2, off, s9 offset:-4"),
+    ((0xDC704004, 0x007F0100), "SCRATCH", "SCRATCH_STORE_DWORD", {"data": 1, "saddr": 0x7F, "offset": 4},
+     "scratch_store_dword off, v1, off offset:4"),
 ]  # fmt: skip
 
 

@@ -352,3 +352,32 @@ def test_setreg_of_mode_23_saturates_what_follows() -> None:
     ((_, context),) = outcome.parts
     assert context.fp16_overflow
     assert dataclasses.replace(context, fp16_overflow=False) == bare_group().context
+
+
+@pytest.mark.parametrize("narrow", ["FP8", "BF8"])
+@pytest.mark.parametrize("wide", ["F32", "F16", "BF16"])
+def test_eight_bits_times_the_scale(wide: str, narrow: str) -> None:
+    """The word that OP_SEL[0] names; what a byte is worth is what V_CVT_F32 says, tested above."""
+    for select in (0, 1):
+        group = bare_group()
+        # Codes of 2^-2 and more (below 2^8), positive and negative: exact in every result type.
+        codes = [0x34 + lane % 8 for lane in range(64)], [0xB4 + lane % 5 for lane in range(64)]
+        words = np.array([low | high << 8 for low, high in zip(*codes, strict=True)], np.uint32)
+        group.v[2][0] = words << np.uint32(16 * select) | np.uint32(0x7F7F << 16 * (1 - select))
+        group.v[4][:] = (127 + 3) << 23
+        group.v[10][:] = group.v[11][:] = 0xABCD1234
+        set_exec(group, 0x0F0F_FFFF_0000_00FF)
+        mnemonic = f"V_CVT_SCALEF32_PK_{wide}_{narrow}"
+        execute(group, *assemble("VOP3", mnemonic, vdst=10, src0=258, src1=260, opsel=select))
+        plain = bare_group()
+        for at in (0, 1):
+            plain.v[2][0] = codes[at]
+            execute(plain, *assemble("VOP1", f"V_CVT_F32_{narrow}", vdst=10 + at, src0=258))
+        for lane in range(64):
+            if not 0x0F0F_FFFF_0000_00FF >> lane & 1:
+                assert int(group.v[10][0, lane]) == int(group.v[11][0, lane]) == 0xABCD1234
+                continue
+            for at in (0, 1):
+                expected = sf.rounded(Fraction(float(plain.vf[10 + at][0, lane])) * 8, FORMS[wide.lower()])
+                got = int(group.v[10 + at][0, lane]) if wide == "F32" else int(group.v[10][0, lane]) >> 16 * at & 0xFFFF
+                assert got == expected

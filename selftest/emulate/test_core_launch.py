@@ -15,8 +15,10 @@ import pytest
 from waveproof.kernels.runtimes.emulate.fault import Fault, InstructionUnsupported, LaunchInvalid
 from waveproof.kernels.runtimes.emulate.launch import LaunchStats, Machine
 from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport
-from waveproof.kernels.runtimes.emulate.registers import POISON
-from waveproof.kernels.runtimes.emulate.scheduler import Schedule
+from waveproof.kernels.runtimes.emulate.program import Program
+from waveproof.kernels.runtimes.emulate.registers import POISON, Group, State
+from waveproof.kernels.runtimes.emulate.registry import Context
+from waveproof.kernels.runtimes.emulate.scheduler import Execution, Schedule
 from waveproof.selftest.emulate.tiny_code_object import code_object
 
 SCHEDULES = [Schedule(), Schedule(quantum=3), Schedule(quantum=1000), *(Schedule(quantum=4, seed=s) for s in range(3))]
@@ -96,6 +98,45 @@ def test_an_ended_wave_does_not_hold_up_the_others(schedule: Schedule) -> None:
     words = [0x7E100500, 0x8F088608, 0xBF068008, 0xBF850002, 0xBF8A0000, 0xBF8A0000, 0xBF810000]
     stats = run(words, np.zeros(1, np.uint32), schedule=schedule)
     assert stats.by_mnemonic["S_BARRIER"] == 3 * 3 * 2
+
+
+# wave 0 waits at a barrier, wave 1 at another, wave 2 ends, wave 3 comes to the first; all but 2: out[256 * s2 + v0] =
+# wave. So two groups meet that have a group and an ended wave between them.
+MEETING = [
+    0xC0060180, 0x00000000, 0x7E100500, 0x8F088608, 0x24060082, 0x8E0A8A02, 0x6806060A, 0x7E020208, 0xBF068008,
+    0xBF850004, 0xBF068108, 0xBF850006, 0xBF068208, 0xBF850003, 0xBF8A0000, 0xDC708000, 0x00060103, 0xBF810000,
+    0xBF8A0000, 0xBF800000, 0xDC708000, 0x00060103, 0xBF810000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_waves_meet_across_an_ended_one(schedule: Schedule) -> None:
+    out = np.full((3, 4, 64), 99, np.uint32)
+    run(MEETING, out, schedule=schedule)
+    assert (out == np.array([0, 1, 99, 3])[:, None]).all()
+
+
+def test_groups_unite_around_ended_waves() -> None:
+    """Of 9 waves 2, 5 and 8 have ended; the groups of 0-1, 4 and 7 unite, those of 3 and 6 move and stay themselves."""
+    state, context, machine = State(9, 1, 0), Context(vgprs=1, accvgprs=0), Machine("gfx950")
+    waves = np.arange(9)
+    state.v[0], state.s[:, 5], state.workgroup[:] = waves[:, None], waves, waves
+    program = Program(code_object([0xBF810000]))
+    execution = Execution(program, state, context, 0, machine, Schedule(), 1, "kernel")
+    same = [Group(state, *slots, 0, context, machine) for slots in ((7, 8), (0, 2), (4, 5))]
+    others = [Group(state, *slots, 4, context, machine) for slots in ((6, 7), (3, 4))]
+    execution.groups = [same[0], others[0], same[1], others[1], same[2]]
+    execution._unite(same)
+
+    def held(group: Group) -> list[int]:
+        found = group.v[0][:, 7].tolist()
+        assert found == group.s[5][:, 0].tolist() == state.wave[group.first : group.last].tolist()
+        assert found == state.workgroup[group.first : group.last].tolist()
+        return found
+
+    assert [held(group) for group in execution.groups if group.pc == 4] == [[6], [3]]
+    assert [sorted(held(group)) for group in execution.groups if group.pc == 0] == [[0, 1, 4, 7]]
+    assert sorted(state.wave.tolist()) == list(range(9)), "no wave is lost, none is doubled"
 
 
 def test_lds_out_of_bounds() -> None:

@@ -23,14 +23,22 @@ pytest.importorskip("tinygrad")
 
 from waveproof.kernels.runtimes.emulate.hidden_arguments import with_hidden_arguments
 from waveproof.kernels.runtimes.emulate.triton_driver import pack_kernarg
+from waveproof.selftest.emulate import sglang_cases
 
 ARCHES = ("gfx942", "gfx950")
 CASES = Path(__file__).with_name("triton_cases.py")
 OWN = ("kernarg", "bounds", "shared_storage", "counts", "missing")
-SGLANG = ("renorm", "chain", "merge", "decode", "extend")
+SGLANG = tuple(sglang_cases.CASES)
 CHILD_SECONDS = 300.0
 
 Cases = Callable[[str, str], Any]
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
 
 
 @pytest.fixture(scope="module")
@@ -223,24 +231,39 @@ def test_a_fault_is_an_error_of_the_call(cases: Cases, arch: str) -> None:
 def test_renorm(cases: Cases, arch: str) -> None:
     found = cases(arch, "renorm")
     assert found["support"]
-    assert found["error"] < 1e-7
+    assert found["of_bound"] <= 1.0
     assert found["launches"][0]["bytes_read"] == 3 * 5000 * 4
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_chain_verification(cases: Cases, arch: str) -> None:
-    found = cases(arch, "chain")
+@pytest.mark.parametrize("case", ["chain", "block"])
+def test_verification(cases: Cases, arch: str, case: str) -> None:
+    found = cases(arch, case)
+    assert found["margin"] > 1.0, "no decision may be one that float32 could turn"
+    assert found["told_apart"] > 0, "the other rule must be told from this one"
+    assert set(found["expected_accepted"]) == {0, 1, 2, 3}, "chains of every length"
     assert found["accepted"] == found["expected_accepted"]
-    assert set(found["accepted"]) >= {0, 3}, "a chain that ends at once and one that is accepted whole"
-    assert found["same_tokens"]
+    assert found["error"] == 0, "tokens, indices and counts, every element of the buffers"
+    (launch,) = found["launches"]
+    assert (launch["kernel"], launch["grid"]) == ("speculative_sampling_classic_kernel", [8, 1, 1])
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_merge_of_states(cases: Cases, arch: str) -> None:
     found = cases(arch, "merge")
-    assert found["error"] < 1e-6
-    assert found["lse_error"] < 1e-6
-    assert found["both_empty_is_nan"], "sglang 0.5.23 merges two empty states to NaN"
+    assert found["of_bound"] <= 1.0
+    assert found["lse_of_bound"] <= 1.0
+    assert found["one_empty_is_the_other"], "bit for bit"
+
+
+@pytest.mark.skipif(_installed("sglang") != "0.5.23", reason="a finding in one version")
+@pytest.mark.parametrize("arch", ARCHES)
+def test_findings_in_the_merge_of_empty_states(cases: Cases, arch: str) -> None:
+    """Held as they are, so that a version that mends one is noticed."""
+    found = cases(arch, "merge")
+    assert found["both_empty_is_nan"]
+    assert found["nan_of_an_empty_side_spreads"]
+    assert len(found["findings"]) == 2
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -264,25 +287,25 @@ def test_mla_extend(cases: Cases, arch: str) -> None:
     assert launch["mfma"] > 0
 
 
-def _installed(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
+WAVE_INSTRUCTIONS: dict[str, dict[str, list[int]]] = {
+    "gfx942": {
+        "renorm": [9_255, 10_560], "chain": [24_364], "block": [83_010], "merge": [6_795],
+        "decode": [43_312, 28_464], "extend": [669_024],
+    },
+    "gfx950": {
+        "renorm": [9_255, 10_560], "chain": [24_972], "block": [84_242], "merge": [6_795],
+        "decode": [41_564, 27_312], "extend": [476_544],
+    },
+}  # fmt: skip
+"""By case, in order of launch. Counts on the same shapes by a feasibility study of independent code are equal for
+renorm on both, and for decode and extend on gfx950."""
 
 
 @pytest.mark.skipif(
     (_installed("triton"), _installed("sglang")) != ("3.9.0", "0.5.23"), reason="counts are those of one compiler"
 )
-@pytest.mark.parametrize(
-    ("arch", "case", "expected"),
-    [
-        ("gfx942", "renorm", [9_255, 10_560]),
-        ("gfx950", "renorm", [9_255, 10_560]),
-        ("gfx950", "decode", [41_564, 27_312]),
-        ("gfx950", "extend", [476_544]),
-    ],
-)
-def test_instructions_are_those_of_another_emulator(cases: Cases, arch: str, case: str, expected: list[int]) -> None:
-    # Counted once by a feasibility study of independent code, on the same inputs in shape.
-    assert [launch["wave_instructions"] for launch in cases(arch, case)["launches"]] == expected
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("case", SGLANG)
+def test_wave_instructions(cases: Cases, arch: str, case: str) -> None:
+    counts = [launch["wave_instructions"] for launch in cases(arch, case)["launches"]]
+    assert counts == WAVE_INSTRUCTIONS[arch][case]
