@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from waveproof.fixtures.mla_objects import Reach
     from waveproof.kernels.runtimes.emulate.survey import Source
 
 app = typer.Typer(no_args_is_help=True, help="The emulated AMD device (gfx942, gfx950).")
@@ -241,3 +244,84 @@ def _show_upstream(found: dict[str, dict[str, Any]]) -> None:
     typer.echo("that differ, none of which may. Bytes are global memory as lanes access it.")
     for text, where in findings.items():
         typer.echo(f"finding: {text} ({', '.join(where)})")
+
+
+@app.command()
+def objects(
+    arch: Annotated[list[Arch] | None, typer.Option(help="Architecture; may be repeated, both if not given.")] = None,
+    run: Annotated[bool, typer.Option("--run/--ask", help="Run each object, or only ask what reaches it.")] = True,
+) -> None:
+    """Show what reaches each MLA object that AITER ships, and what it computes beside float64.
+
+    Exits with 1 if a result is wrong that is not a known finding, or a known finding has become right.
+    """
+    import os
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from waveproof.fixtures.mla_objects import reach
+    from waveproof.kernels.runtimes.emulate.host_build import HostBuildUnavailable
+
+    chosen = [one.value for one in arch or Arch]
+    try:
+        reached = [reach(name) for name in chosen]
+    except HostBuildUnavailable as error:
+        typer.echo(f"cannot run: {error}", err=True)
+        raise typer.Exit(2) from error
+    for one in reached:
+        _show_reach(one)
+    if run and not all([_show_attempts(name) for name in chosen]):
+        raise typer.Exit(1)
+
+
+def _show_reach(found: Reach) -> None:
+    from rich.table import Column, Table
+
+    table = Table(Column("object", overflow="fold"), "reached by", title=f"MLA objects of AITER for {found.arch}")
+    for name in found.objects:
+        table.add_row(name, found.described(name))
+    for name in found.unreached:
+        table.add_row(name, "nothing: the host code does not name it")
+    _wide_console().print(table)
+    for text, count in found.refusals.most_common():
+        typer.echo(f"refused {count} times: {text}")
+
+
+def _show_attempts(arch: str) -> bool:
+    """Whether all was as expected."""
+    from rich.table import Column, Table
+
+    from waveproof.fixtures.mla_findings import finding_of
+    from waveproof.fixtures.mla_objects import attempt, forms_to_run
+
+    right = [
+        Column(n, justify="right") for n in ("parts", "instructions", "error", "of bound", "LSE of bound", "cosine")
+    ]
+    table = Table(Column("object", overflow="fold"), Column("call", overflow="fold"), *right, "", title=arch)
+    findings: dict[str, set[str]] = {}
+    expected = True
+    for parts in (1, 2):
+        for form in forms_to_run(arch):
+            one = attempt(arch, form, parts=parts)
+            known = finding_of(one)
+            expected &= one.right == (known is None)
+            verdict = "right" if one.right else "WRONG"
+            if known is not None:
+                verdict += " (known)" if not one.right else " (was known as wrong)"
+                findings.setdefault(known, set()).add(one.code_object)
+            lse = "" if one.lse_of_bound is None else f"{one.lse_of_bound:.2g}"
+            table.add_row(
+                one.code_object, str(form), str(parts), f"{one.wave_instructions:,}", f"{one.error:.3g}",
+                f"{one.of_bound:.2g}", lse, f"{one.cosine:.6f}", f"{verdict} {one.failure}",
+            )  # fmt: skip
+    _wide_console().print(table)
+    for text, names in findings.items():
+        typer.echo(f"finding: {', '.join(sorted(names))}: {text}")
+    return expected
+
+
+def _wide_console() -> Console:
+    """Of a terminal's width, or wide enough for the tables."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=200)

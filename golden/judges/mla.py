@@ -33,7 +33,7 @@ from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.references.mla import HEAD_SIZE, Attended
 
 FLOAT32_STEP = 2.0**-23
-UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-24}
+UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 """Of round to nearest: half the distance of neighbours, relative."""
 
 

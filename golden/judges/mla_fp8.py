@@ -1,7 +1,7 @@
 """Bounds for attention kernels that round the weights to an 8-bit float before these meet V.
 
-Queries and cache are 8-bit floats and taken as exact, their scales included: a product of two has at most 8 bits. To the
-model of :mod:`waveproof.golden.judges.mla` one thing is added, the rounding of a weight. A kernel rounds
+Queries and cache are 8-bit floats and taken as exact, their scales included: a product of two has at most 8 bits. To
+the model of :mod:`waveproof.golden.judges.mla` one thing is added, the rounding of a weight. A kernel rounds
 ``e**(score - m)``, m being a maximum so far and at most the final one, so that a value of at most 1 goes in. Of the two
 e4m3 formats the OCP one (bias 7; OCP 8-bit Floating Point Specification 1.0) has the coarser grid:
 

@@ -228,9 +228,10 @@ def _scratch(mnemonic: str, masks: str, seed: int, kind: str, mode: _Private) ->
     scene = Scene.random(rng, masks)
     state, machine = scene.group.state, scene.group.machine
     machine.scratch = scratch = Scratch(state.waves, PRIVATE)
-    scratch.units[4][:] = random_words(rng, scratch.units[4].shape)
+    units: dict[int, Any] = scratch.units
+    units[4][:] = random_words(rng, units[4].shape)
     # The lane's bytes are those of its wave, whatever slot the wave has come to.
-    scene.memory_bytes, scene.buffer = scratch.units[1], bytearray(scratch.units[1].tobytes())
+    scene.memory_bytes, scene.buffer = units[1], bytearray(units[1].tobytes())
     unit = min(element.size, 4)
     starts = rng.integers(0, (PRIVATE - element.size) // unit + 1, (LAST - FIRST, 64)) * unit
     starts[:, 0], starts[:, 63] = PRIVATE - element.size, 0

@@ -126,7 +126,7 @@ def counts() -> dict[str, Counted]:
         out.zero_()
         part = counted(run)
     nothing = counted(lambda: row_sums[(0,)](out, rows, 700, BLOCK=1024))
-    return {"first": first, "again": again, "part": part, "out": out.tolist(), "nothing": nothing}  # type: ignore[dict-item]
+    return {"first": first, "again": again, "part": part, "out": out.tolist(), "nothing": nothing}
 
 
 MISSING = ("s_trap 3", "s_sethalt 0", "s_icache_inv", "s_dcache_wb")
