@@ -280,7 +280,7 @@ def _show_reach(found: Reach) -> None:
     for name in found.objects:
         table.add_row(name, found.described(name))
     for name in found.unreached:
-        table.add_row(name, "nothing: the host code does not name it")
+        table.add_row(name, "nothing asked for chooses it")
     _wide_console().print(table)
     for text, count in found.refusals.most_common():
         typer.echo(f"refused {count} times: {text}")

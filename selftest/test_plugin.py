@@ -66,7 +66,7 @@ def test_run_that_executes_nothing_is_red(tmp_path: Path) -> None:
         ("--runtime=hop", "unknown runtime 'hop'; known: cpu, interpret, compile, emulate, hip, cuda"),
         ("--arch=gfx90a", "--arch gfx90a: known are gfx942, gfx950"),
         ("--require=nobody", "--require nobody: neither a runtime"),
-        ("--vary-seed=x", "--vary-seed takes a whole number, got 'x'"),
+        ("--vary-seed=x", "--vary-seed takes a whole number below 2**31, got 'x'"),
     ],
 )
 def test_bad_option_is_a_usage_error(tmp_path: Path, option: str, says: str) -> None:

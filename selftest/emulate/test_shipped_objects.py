@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
@@ -210,11 +211,15 @@ def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from waveproof.reports.cli_emulate import app
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    few = (FAST[1][1], Form(BF16, BF16, 128, 2))
-    monkeypatch.setattr(mla_objects, "forms_to_run", lambda arch: few)
+    fp8 = torch.float8_e4m3fn
+    few = (Form(BF16, BF16, 16, 1), Form(fp8, fp8, 16, 4, persistent=True), Form(BF16, BF16, 12, 1))
+    monkeypatch.setattr(mla_objects, "grid", lambda: few)
+    monkeypatch.setattr(mla_objects, "forms_to_run", lambda arch: few[:2])
+    monkeypatch.setattr(mla_objects, "attempt", functools.cache(mla_objects.attempt))
     told = CliRunner().invoke(app, ["objects", "--arch", "gfx950"])
     assert told.exit_code == 0, told.output
-    assert "nothing: the host code does not name it" in told.output
+    assert "nothing asked for chooses it" in told.output
+    assert "refused 1 times: mla_decode_stage1_asm_fwd: unsupport current data type" in told.output
     assert "WRONG (known)" in told.output
     monkeypatch.setattr(mla_findings, "finding_of", lambda one: None)
     assert CliRunner().invoke(app, ["objects", "--arch", "gfx950"]).exit_code == 1
