@@ -191,7 +191,7 @@ class VectorReference:
         if form.sdwa is not None:
             bits = sdwa_part(bits, form.sdwa.get(f"src{at}_sel", 6), form.sdwa.get(f"src{at}_sext", 0))
         word = form.sdwa or form.dpp
-        fields = form.fields if form.mnemonic != "V_BITOP3_B32" else {}
+        fields = {} if form.mnemonic.startswith("V_BITOP3") else form.fields
         absolute = word.get(f"src{at}_abs", 0) if word else fields.get("abs", 0) >> at & 1
         opposite = word.get(f"src{at}_neg", 0) if word else fields.get("neg", 0) >> at & 1
         value = Value(bits, width, "F" if kind[0] == "f" else "B")

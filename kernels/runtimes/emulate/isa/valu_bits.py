@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from waveproof.kernels.runtimes.emulate import operands
 from waveproof.kernels.runtimes.emulate.decode import Instruction
+from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
 from waveproof.kernels.runtimes.emulate.registers import Array, Group
 from waveproof.kernels.runtimes.emulate.registry import Context, Step, define
 from waveproof.kernels.runtimes.emulate.vector import valu
@@ -220,14 +223,29 @@ def permute_bytes(a: Array, b: Array, c: Array) -> Array:
 @define("V_BITOP3_B32", architectures=("gfx950",))
 def any_logic(instruction: Instruction, context: Context) -> Step:
     """Any function of three bits: the truth table is in OMOD, ABS and NEG, index S0 << 2 | S1 << 1 | S2."""
+    return _any_logic(instruction, context, "b32", np.uint32)
+
+
+@define("V_BITOP3_B16", architectures=("gfx950",))
+def any_logic_of_halves(instruction: Instruction, context: Context) -> Step:
+    """The same on low halves; the upper half is cleared, as LLVM has it of 16-bit results on this generation."""
+    if instruction.get("opsel"):
+        raise InstructionUnsupported("V_BITOP3_B16 with OP_SEL")
+    if any(240 <= number <= 248 for number in (instruction.src0, instruction.src1, instruction.src2)):
+        raise InstructionUnsupported("V_BITOP3_B16 of an inline float")
+    return _any_logic(instruction, context, "b16", np.uint16)
+
+
+def _any_logic(instruction: Instruction, context: Context, kind: str, dtype: type[np.unsignedinteger[Any]]) -> Step:
     table = instruction.omod << 6 | instruction.abs << 3 | instruction.neg
     numbers = (instruction.src0, instruction.src1, instruction.src2)
-    readers = [operands.source(number, "b32", context, at=at) for at, number in enumerate(numbers)]
-    write = operands.vector_writer(operands.vector_row(instruction.vdst - 256 + context.gpr_index[3], context), "b32")
+    readers = [operands.source(number, kind, context, at=at) for at, number in enumerate(numbers)]
+    row = operands.vector_row(instruction.vdst - 256 + context.gpr_index[3], context)
+    write = operands.vector_writer(row, kind, zero_high=kind == "b16")
 
     def step(group: Group) -> None:
         a, b, c = (read(group) for read in readers)
-        result = np.zeros((1, 1), np.uint32)
+        result = np.zeros((1, 1), dtype)
         for index in range(8):
             if table >> index & 1:
                 result = result | (a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c)
