@@ -139,6 +139,8 @@ def run_here(path: Path, *arguments: str) -> tuple[bool | None, str]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(sys, "argv", [str(path), *arguments])
         patch.setattr(sys, "path", list(sys.path))
+        # A file that is mended within the second and keeps its size would be taken for its old bytecode.
+        patch.setattr(sys, "dont_write_bytecode", True)
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(path), run_name="__main__")
     assert isinstance(end.value.code, int)
