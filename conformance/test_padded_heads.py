@@ -14,7 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tinygrad", reason="tinygrad decodes the machine code; it is not installed")
 pytest.importorskip("aiter_meta", reason="amd-aiter is not installed")
 
-from waveproof.fixtures.padded_heads import BATCHES, PADDED, REAL, Batch, Finding, host_answers
+from waveproof.fixtures.bench import UNAVAILABLE
+from waveproof.fixtures.padded_heads import BATCHES, PADDED, REAL, Batch, Finding, HostAnswer, host_answers
 from waveproof.fixtures.padded_heads_process import findings_of
 from waveproof.golden.judges.judgement import explain
 from waveproof.kernels.runtimes.emulate.host_build import HostBuildUnavailable
@@ -43,20 +44,23 @@ def _findings(arch: str, profile: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def finding(arch: str, batch: Batch, pytestconfig: pytest.Config) -> Finding:
+def answers(arch: str, pytestconfig: pytest.Config) -> tuple[HostAnswer, ...]:
+    """What AITER's host code says; where it cannot be built the test is unavailable, or red if that was required."""
     try:
-        host_answers(arch)
+        return tuple(host_answers(arch))
     except HostBuildUnavailable as error:
-        pytest.skip(str(error))
+        if {"emulate", "aiter"} & set(pytestconfig.option.require.split(",")):
+            pytest.fail(f"is required and unavailable: {error}")
+        pytest.skip(UNAVAILABLE + str(error))
+
+
+@pytest.fixture
+def finding(arch: str, batch: Batch, answers: tuple[HostAnswer, ...], pytestconfig: pytest.Config) -> Finding:
     return _findings(arch, pytestconfig.option.profile)[batch.label]
 
 
-def test_the_host_refuses_12_heads_and_takes_16(arch: str) -> None:
+def test_the_host_refuses_12_heads_and_takes_16(answers: tuple[HostAnswer, ...]) -> None:
     """Why there is anything to pad."""
-    try:
-        answers = host_answers(arch)
-    except HostBuildUnavailable as error:
-        pytest.skip(str(error))
     assert {(answer.heads, answer.refused) for answer in answers} == {(REAL, True), (PADDED, False)}
     assert all("support" in answer.answer for answer in answers if answer.refused), answers
 
