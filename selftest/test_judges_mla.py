@@ -104,6 +104,10 @@ def test_faults_of_single_elements_are_rejected() -> None:
     assert not judge_attention(expected.output[:, :11], expected, bounds).holds, "a head is missing"
 
 
-def test_more_queries_than_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="5 queries on 4 tokens"):
-        attend(*drawn(5, 4), SCALE)
+def test_a_query_before_the_first_token_sees_nothing() -> None:
+    expected = attend(*drawn(5, 3), SCALE)
+    assert expected.visible.tolist() == [0, 0, 1, 2, 3]
+    assert torch.equal(expected.output[:2], torch.zeros_like(expected.output[:2]))
+    assert (expected.lse[:2] == -torch.inf).all()
+    whole = attend(*(part[2:] if part.ndim == 3 else part for part in drawn(5, 3)), SCALE)
+    torch.testing.assert_close(expected.output[2:], whole.output, rtol=1e-14, atol=0)

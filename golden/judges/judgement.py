@@ -10,7 +10,9 @@ import torch
 
 from waveproof.kernels.operators.contract import Call
 
-Kind = Literal["values", "same-rows", "raised", "accepted", "incident", "crash", "timeout", "compile"]
+Kind = Literal[
+    "values", "head-norm", "head-scale", "same-rows", "raised", "accepted", "incident", "crash", "timeout", "compile"
+]
 
 
 @dataclass(frozen=True)
@@ -18,18 +20,24 @@ class Demonstration:
     """Everything that a stand-alone script needs to show the fault again."""
 
     kind: Kind
-    """``values``: an output leaves [low, high]. ``same-rows``: rows of the first and the second call's output must
+    """``values``: an output leaves [low, high]. ``head-norm``, ``head-scale``: the error of a head [T, H, D] of the
+    first output has a larger norm than ``high`` [T, H], or a larger part along ``low``, the float64 output, relative to
+    it. ``same-rows``: rows of the first and the second call's output must
     have the same bits. ``raised``: the call must not raise. ``accepted``: the call must be refused with a ValueError or
     TypeError. ``incident``: the call writes where it must not, or gives other bits when repeated. ``crash`` and
     ``timeout``: the call takes its process down or does not return. ``compile``: it does not compile, or into something
     that breaks a rule; shown by its figures."""
     calls: tuple[Call, ...]
     low: torch.Tensor | None = None
-    """Smallest legal values of the first output, float64, its shape."""
+    """Smallest legal values of the output, float64, its shape."""
     high: torch.Tensor | None = None
-    """Largest legal values of the first output, float64, its shape."""
+    """Largest legal values of the output, float64, its shape."""
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """For ``same-rows``: which rows of the first and of the second call's first output correspond."""
+    axis: int = 0
+    """For ``same-rows``: the dimension that they are rows of; 1 for heads."""
+    output: int = 0
+    """Which output ``low`` and ``high`` are of."""
     incident: str = ""
     """For ``incident``: its kind, ``input-changed``, ``out-of-bounds``, ``unrepeatable`` or ``result-reused``."""
 

@@ -61,6 +61,22 @@ def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call
     return judgements
 
 
+def judge_matrix_units(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
+    """Whether any kernel of a call has MFMA instructions: attention without them is a fallback."""
+    rule = "matrix units used"
+    count = sum(int(launch["resources"]["mfma"]) for launch in launches)
+    if count:
+        return Judgement(rule, True)
+    kernels = ", ".join(str(launch["kernel"]) for launch in launches)
+    return Judgement(
+        rule,
+        False,
+        1.0,
+        message=f"none of {kernels} has an MFMA instruction",
+        demonstration=Demonstration("compile", (call,)),
+    )
+
+
 def judge_offsets(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
     """No address offset that leaves 32 bits at the shapes of this launch (kind: sgl-project/sglang#35571)."""
     rule = "offsets fit their type"

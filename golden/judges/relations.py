@@ -90,6 +90,25 @@ def judge_refused(error: Mapping[str, Any] | None, rule: str, call: Call) -> Jud
     )
 
 
+def judge_answered_or_refused(error: Mapping[str, Any] | None, call: Call) -> Judgement:
+    """Whether what an implementation does not declare was refused by an exception that says something, or answered."""
+    rule = "undeclared input refused by name"
+    # A fault of the emulated device would be a crash on a real one.
+    faulted = error is not None and "Fault" in error["bases"]
+    if error is None or (len(error["message"].strip("'\"() ")) > 3 and not faulted):
+        return Judgement(rule, True)
+    return Judgement(
+        rule,
+        False,
+        figure=1.0,
+        message=f"raised {error['type']} with the text {error['message'][:200]!r}, which "
+        + ("is no refusal" if faulted else "names no rule"),
+        expected="a result, or an exception whose text names the value and the rule",
+        got=f"{error['type']}: {error['message']}",
+        demonstration=Demonstration("accepted", (call,)),
+    )
+
+
 def judge_launched(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
     """Whether a kernel ran at all, where a kernel is what is under test."""
     if launches:
@@ -108,25 +127,27 @@ def judge_same_rows(
     rows: tuple[Sequence[int], Sequence[int]],
     calls: tuple[Call, Call],
     because: str,
+    axis: int = 0,
 ) -> Judgement:
-    """Whether rows of two results have the same bits; ``because`` says why they must."""
+    """Whether rows of two results (or heads: ``axis`` 1) have the same bits; ``because`` says why they must."""
     rule = "same bits"
-    left, right = first[list(rows[0])], second[list(rows[1])]
-    bits = (left.contiguous().view(torch.int32), right.contiguous().view(torch.int32))
-    differ = bits[0] != bits[1]
+    left = first.index_select(axis, torch.tensor(rows[0], dtype=torch.int64))
+    right = second.index_select(axis, torch.tensor(rows[1], dtype=torch.int64))
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[left.itemsize]
+    differ = left.contiguous().view(kind) != right.contiguous().view(kind)
     if not differ.any():
         return Judgement(rule, True)
-    row, column = (int(i) for i in torch.nonzero(differ)[0])
+    at = tuple(int(i) for i in torch.nonzero(differ)[0])
     return Judgement(
         rule,
         False,
         figure=float(differ.sum()),
         unit="values that differ",
         message=f"{because}: {int(differ.sum())} values differ",
-        index=(rows[1][row], column),
-        expected=f"{left[row, column].item():.9g}",
-        got=f"{right[row, column].item():.9g}",
-        demonstration=Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1]))),
+        index=(*at[:axis], rows[1][at[axis]], *at[axis + 1 :]),
+        expected=f"{left[at].item():.9g}",
+        got=f"{right[at].item():.9g}",
+        demonstration=Demonstration("same-rows", calls, rows=(tuple(rows[0]), tuple(rows[1])), axis=axis),
     )
 
 

@@ -14,8 +14,10 @@ from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.renorm import SMALLEST_NORMAL
 
 
-def judge_form(output: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, call: Call) -> Judgement:
-    """Whether there is one output of the contract's shape and dtype."""
+def judge_form(
+    output: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, call: Call, position: int = 0
+) -> Judgement:
+    """Whether the output at a position has the contract's shape and dtype."""
     expected = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
     got = "nothing"
     if output is not None:
@@ -27,10 +29,10 @@ def judge_form(output: torch.Tensor | None, shape: tuple[int, ...], dtype: torch
         "form",
         False,
         figure=1.0,
-        message=f"returned {got} where {expected} is due",
+        message=f"returned {got} where {expected} is due" + (f" as result {position + 1}" if position else ""),
         expected=expected,
         got=got,
-        demonstration=Demonstration("values", (call,), *anything),
+        demonstration=Demonstration("values", (call,), *anything, output=position),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 Value = Union["torch.Tensor", int, float, str, None]
+"""A flag is an int to type checkers: bool is a kind of it."""
 
 
 class UnknownOperator(LookupError):
@@ -38,6 +39,8 @@ class Argument:
     meaning: str
     scalar: str = ""
     """Python type that may stand in for the tensor (``"int"``, ``"float"``, ``"str"``), empty if none may."""
+    optional: bool = False
+    """Of a result: whether an implementation may declare that it does not give it (``Implementation.omits``)."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,10 @@ class Embedding:
     argument: str
     rows: int
     row: int
+    pool: bool = False
+    """Whether the argument is a pool whose rows the call finds by index: then all its rows stand from ``row`` on, the
+    whole launch runs and the results are as they are; else only the program of that row runs, and its row of each
+    result counts."""
 
 
 @dataclass(frozen=True)

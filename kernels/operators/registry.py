@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from waveproof.kernels.operators import renorm
+from waveproof.kernels.operators import mla, renorm
 from waveproof.kernels.operators.contract import Operator, UnknownOperator
 
-OPERATORS: dict[str, Operator] = {operator.name: operator for operator in renorm.OPERATORS}
+OPERATORS: dict[str, Operator] = {operator.name: operator for operator in (*renorm.OPERATORS, *mla.OPERATORS)}
 
 
 def operator_named(name: str) -> Operator:

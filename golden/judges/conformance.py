@@ -1,0 +1,146 @@
+"""Hold what a call gave to its operator's contract: form of each result, then values against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from waveproof.golden.judges import mla, mla_fp8, mla_merge, tolerance
+from waveproof.golden.judges.judgement import Demonstration, Judgement
+from waveproof.golden.references import mla as mla_reference
+from waveproof.golden.references import renorm as renorm_reference
+from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.mla import NARROW
+
+Form = tuple[tuple[int, ...], torch.dtype]
+Outputs = Sequence[torch.Tensor]
+
+
+def forms(call: Call) -> tuple[Form, ...]:
+    """Shape and dtype of each result that is due, in the contract's order."""
+    return _FORMS[call.operator](call)
+
+
+def judge_forms(outputs: Outputs, due: Sequence[Form], call: Call) -> list[Judgement]:
+    """Whether there is an output for each form, and has it."""
+    return [
+        tolerance.judge_form(outputs[at] if at < len(outputs) else None, shape, dtype, call, at)
+        for at, (shape, dtype) in enumerate(due)
+    ]
+
+
+def judge_outputs(outputs: Outputs, call: Call, variant: str) -> list[Judgement]:
+    """Values of a call's results, of the right form, against float64; an omitted result is judged by nothing."""
+    return _JUDGES[call.operator](outputs, call, variant)
+
+
+# renorm ---------------------------------------------------------------------------------------------------------------
+
+
+def _rows(call: Call) -> tuple[Form, ...]:
+    first = next(value for value in call.arguments.values() if isinstance(value, torch.Tensor))
+    return ((tuple(first.shape), torch.float32),)
+
+
+def _distribution(outputs: Outputs, call: Call, variant: str) -> list[Judgement]:
+    return tolerance.judge_distribution(outputs[0], renorm_reference.reference(call, variant), call)
+
+
+# mla ------------------------------------------------------------------------------------------------------------------
+
+
+def _latent_attention(call: Call) -> tuple[Form, ...]:
+    q = call.arguments["q"]
+    assert isinstance(q, torch.Tensor)
+    tokens, heads = q.shape[:2]
+    dtype = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
+    return ((tokens, heads, mla_reference.VALUE_SIZE), dtype), ((tokens, heads), torch.float32)
+
+
+def _attention_per_head(call: Call) -> tuple[Form, ...]:
+    q, v = call.arguments["q"], call.arguments["v"]
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(v, torch.Tensor)
+    return ((*q.shape[:2], v.shape[2]), q.dtype), (tuple(q.shape[:2]), torch.float32)
+
+
+def attention_bounds(expected: mla_reference.Attended, call: Call, variant: str) -> mla.Bounds:
+    """Bounds for an implementation of a variant; it may split the keys as it likes."""
+    q = call.arguments["q"]
+    assert isinstance(q, torch.Tensor)
+    output = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
+    bounds = mla.error_bounds(expected, output, output, splits=2, head_size=q.shape[-1])
+    return mla_fp8.with_fp8_weights(bounds, expected) if variant == NARROW else bounds
+
+
+def _attention(outputs: Outputs, call: Call, variant: str) -> list[Judgement]:
+    expected = mla_reference.reference(call, variant)
+    bounds = attention_bounds(expected, call, variant)
+    judgements = mla.judge_all(outputs[0], expected, bounds)
+    window = expected.output - bounds.output, expected.output + bounds.output
+    shown = [
+        replace(judgement, demonstration=_demonstration(judgement, call, expected, bounds, window))
+        for judgement in judgements
+    ]
+    if len(outputs) > 1:
+        lse = mla.judge_lse(outputs[1], expected, bounds)
+        low, high = expected.lse - bounds.lse, expected.lse + bounds.lse
+        shown.append(replace(lse, demonstration=Demonstration("values", (call,), low, high, output=1)))
+    return shown
+
+
+def _demonstration(
+    judgement: Judgement,
+    call: Call,
+    expected: mla_reference.Attended,
+    bounds: mla.Bounds,
+    window: tuple[torch.Tensor, torch.Tensor],
+) -> Demonstration | None:
+    if judgement.holds:
+        return None
+    if judgement.rule == mla.HEAD_NORM:
+        return Demonstration("head-norm", (call,), expected.output, bounds.norm)
+    if judgement.rule == mla.HEAD_SCALE:
+        return Demonstration("head-scale", (call,), expected.output, bounds.scale_own + bounds.scale_shared)
+    return Demonstration("values", (call,), *window)
+
+
+def _merged(call: Call) -> tuple[Form, ...]:
+    out = call.arguments["out_a"]
+    assert isinstance(out, torch.Tensor)
+    return (tuple(out.shape), out.dtype), (tuple(out.shape[:2]), torch.float32)
+
+
+def _padded(call: Call) -> tuple[Form, ...]:
+    x, count = call.arguments["x"], call.arguments["target" if call.operator == "pad_heads" else "heads"]
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(count, int)
+    return (((x.shape[0], count, *x.shape[2:]), x.dtype),)
+
+
+_FORMS: dict[str, Callable[[Call], tuple[Form, ...]]] = {
+    "top_k_renorm_prob": _rows,
+    "top_p_renorm_prob": _rows,
+    "target_probs": _rows,
+    "mla_decode": _latent_attention,
+    "mla_prefill_absorbed": _latent_attention,
+    "mla_extend": _latent_attention,
+    "mla_prefill": _attention_per_head,
+    "merge_state": _merged,
+    "pad_heads": _padded,
+    "unpad_heads": _padded,
+}
+_JUDGES: dict[str, Callable[[Outputs, Call, str], list[Judgement]]] = {
+    "top_k_renorm_prob": _distribution,
+    "top_p_renorm_prob": _distribution,
+    "target_probs": _distribution,
+    "mla_decode": _attention,
+    "mla_prefill_absorbed": _attention,
+    "mla_extend": _attention,
+    "mla_prefill": _attention,
+    "merge_state": mla_merge.judge_merged,
+    "pad_heads": mla_merge.judge_heads_moved,
+    "unpad_heads": mla_merge.judge_heads_moved,
+}

@@ -1,0 +1,77 @@
+"""Relations of family ``mla`` that hold to the bit, or within the bounds of the parts that are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from waveproof.golden.judges.conformance import attention_bounds
+from waveproof.golden.judges.judgement import Demonstration, Judgement
+from waveproof.golden.judges.mla import judge_within
+from waveproof.golden.references.mla import VALUE_SIZE, reference
+from waveproof.golden.references.mla_merge import merge
+from waveproof.kernels.operators.contract import Call
+
+Outputs = Sequence[torch.Tensor]
+
+
+def judge_parts(parts: Sequence[Outputs], whole: Outputs, call: Call, variant: str) -> Judgement:
+    """Whether attention to a first and to the other keys, merged in float64, is attention to all of them.
+
+    The merged output carries the error of a part, and its LSE as weights: within three times the bound of one result.
+    """
+    (out_a, lse_a), (out_b, lse_b) = parts
+    merged, lse = merge(out_a, lse_a, out_b, lse_b)
+    bounds = attention_bounds(reference(call, variant), call, variant)
+    slack = 2.0 * bounds.lse[..., None] * (merged.abs() + reference(call, variant).spread)
+    due = judge_within(
+        "parts merge to the whole",
+        whole[0],
+        merged,
+        3.0 * bounds.output + slack,
+        "three bounds of one result and 2 |lse error| (|o| + spread)",
+    )
+    if not due.holds:
+        return due
+    return judge_within("LSE of parts merge to the whole", whole[1], lse, 3.0 * bounds.lse, "three bounds of one LSE")
+
+
+def judge_exact_multiple(first: Outputs, second: Outputs, factor: float, calls: tuple[Call, Call]) -> Judgement:
+    """Whether the second output is ``factor`` (a power of two) times the first, and the LSE the same, to the bit."""
+    rule = "exact multiple"
+    differ = (second[0].double() != first[0].double() * factor) & ~(first[0].isnan() & second[0].isnan())
+    if not differ.any():
+        return Judgement(rule, True)
+    index = tuple(int(i) for i in torch.nonzero(differ)[0])
+    due = first[0].double() * factor
+    return Judgement(
+        rule,
+        False,
+        float(differ.sum()),
+        unit="values that differ",
+        message=f"latents times {factor:g} and sm_scale by {factor:g} must give {factor:g} times the output",
+        index=index,
+        expected=f"{float(due[index]):.9g}",
+        got=f"{float(second[0][index]):.9g}",
+        demonstration=Demonstration("values", (calls[1],), due, due),
+    )
+
+
+def judge_codes(output: torch.Tensor, call: Call) -> Judgement:
+    """Whether a request of one token gets that token's values: each code times the scale, rounded once.
+
+    The product with the scale and the division by the sum (1) may round: two neighbours in the output's dtype pass.
+    """
+    expected = reference(call).output
+    bound = expected.abs() * (2.0**-7 if output.dtype is torch.bfloat16 else 2.0**-10)
+    judgement = judge_within(
+        "codes of the cache",
+        output,
+        expected,
+        bound,
+        "one step of the output's dtype",
+        Demonstration("values", (call,), expected - bound, expected + bound),
+    )
+    assert output.shape[-1] == VALUE_SIZE
+    return judgement

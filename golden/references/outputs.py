@@ -1,0 +1,89 @@
+"""Each output of a call in float64, and how far the reference itself may be off: what goldens store and must not move.
+
+Error models are those of the judges with float64's unit roundoff, 2^-53, in the place of float32's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from waveproof.golden.references import mla, mla_merge, renorm
+from waveproof.kernels.operators.contract import Call, Operator
+
+ROUNDOFF = 2.0**-53
+FLOAT64_TO_FLOAT32 = 2.0**-29
+"""Ratio of the unit roundoffs, 2^-53 to 2^-24."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """One output."""
+
+    value: torch.Tensor
+    """float64."""
+    own_error: torch.Tensor
+    """float64 of the same shape: most that the reference may be off, absolute."""
+
+
+def reference_outputs(call: Call, variant: str) -> tuple[Exact, ...]:
+    """All outputs of a call, in the order of the operator's returns.
+
+    Raises:
+        KeyError: an operator without a float64 reference (see :func:`distinct_variants`).
+    """
+    return _REFERENCES[call.operator](call, variant)
+
+
+def distinct_variants(operator: Operator) -> tuple[str, ...]:
+    """The variants under which the reference gives values of their own; none where it has no values.
+
+    Variants of attention differ in the errors that they allow, and not in the value that is due.
+    """
+    if operator.name not in _REFERENCES:
+        return ()  # padding of heads is judged bit by bit: nothing is computed
+    return operator.variants[:1] if operator.family == "mla" else operator.variants
+
+
+def _renormed(call: Call, variant: str) -> tuple[Exact, ...]:
+    expected = renorm.reference(call, variant)
+    return (Exact(expected.value, FLOAT64_TO_FLOAT32 * expected.tolerance * expected.value),)
+
+
+def _attended(call: Call, variant: str) -> tuple[Exact, ...]:
+    q = call.arguments["q"]
+    assert isinstance(q, torch.Tensor)
+    expected = mla.reference(call, variant)
+    count = expected.visible[:, None].double()
+    score = (q.shape[-1] + 4) * ROUNDOFF * expected.magnitude
+    lse = score + (count + 8) * ROUNDOFF + _last(expected.lse)
+    return Exact(expected.output, mla.own_error(expected, q.shape[-1])), Exact(expected.lse, lse)
+
+
+def _merged(call: Call, variant: str) -> tuple[Exact, ...]:
+    sides = [call.arguments[name] for name in ("out_a", "lse_a", "out_b", "lse_b")]
+    out_a, lse_a, out_b, lse_b = (side for side in sides if isinstance(side, torch.Tensor))
+    out, lse = mla_merge.merge(out_a, lse_a, out_b, lse_b)
+    sizes, _ = mla_merge.merge(out_a.double().abs(), lse_a, out_b.double().abs(), lse_b)
+    largest = torch.maximum(*(torch.where(x.isfinite(), x.double().abs(), 0.0) for x in (lse_a, lse_b)))
+    weights = (7.0 + 4.0 * largest.clamp(min=1.0)) * ROUNDOFF
+    return Exact(out, weights[..., None] * sizes), Exact(lse, _last(lse))
+
+
+def _last(lse: torch.Tensor) -> torch.Tensor:
+    """Of the logarithm and what follows it."""
+    return 8 * ROUNDOFF * torch.where(lse.isfinite(), lse.abs(), 0.0).clamp(min=1.0)
+
+
+_REFERENCES: dict[str, Callable[[Call, str], tuple[Exact, ...]]] = {
+    "top_k_renorm_prob": _renormed,
+    "top_p_renorm_prob": _renormed,
+    "target_probs": _renormed,
+    "mla_decode": _attended,
+    "mla_prefill_absorbed": _attended,
+    "mla_extend": _attended,
+    "mla_prefill": _attended,
+    "merge_state": _merged,
+}
