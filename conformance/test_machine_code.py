@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from waveproof.fixtures.bench import Bench
-from waveproof.golden.judges.machine_code import judge_compiled, judge_offsets, judge_resources
+from waveproof.fixtures.strategies.mla import AttentionCase, MergeCase, fitted
+from waveproof.fixtures.strategies.mla_calls import moved_to_the_end
+from waveproof.golden.judges.machine_code import judge_compiled, judge_matrix_units, judge_offsets, judge_resources
 from waveproof.kernels.operators.contract import Call, Embedding, Value
 from waveproof.kernels.operators.renorm import MAX_ROWS
 
@@ -40,6 +42,40 @@ def test_offsets_fit_at_serving_scale(bench: Bench) -> None:
     (name, matrix), (limit, _) = arguments(bench.operator, 1, 163_840, "").items()
     scalar = 50 if limit == "top_k" else 0.9
     call = Call(bench.operator, {name: matrix, limit: scalar}, embedding=Embedding(name, MAX_ROWS, 0))
+    outcome = bench.run(call)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+    bench.hold(judge_offsets(outcome.launches, call))
+
+
+ATTENTION = ("mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill")
+
+
+@pytest.mark.operator(*ATTENTION, runtimes=("compile",))
+@pytest.mark.parametrize("heads", [12, pytest.param(16, marks=pytest.mark.slow)])
+def test_attention_compiles(bench: Bench, heads: int) -> None:
+    """Attention kernels in the configuration of their own host code; their products go through the matrix units."""
+    case = AttentionCase(heads, ((1, 97), (1, 160)))
+    call = fitted(case, bench.subject).call(bench.operator)
+    outcome = bench.run(call)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+    bench.hold(judge_matrix_units(outcome.launches, call))
+    for judgement in judge_resources(outcome.launches, bench.subject.arch, call):
+        bench.hold(judgement)
+
+
+@pytest.mark.operator("merge_state", runtimes=("compile",))
+def test_merge_compiles(bench: Bench) -> None:
+    call = MergeCase(5, 12).call()
+    outcome = bench.run(call)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+    for judgement in judge_resources(outcome.launches, bench.subject.arch, call):
+        bench.hold(judgement)
+
+
+@pytest.mark.operator("mla_decode", "mla_extend", runtimes=("compile",))
+def test_offsets_fit_in_a_huge_pool(bench: Bench) -> None:
+    """In a pool of 4 million tokens no address is computed in 32 bits that do not hold it."""
+    call = moved_to_the_end(fitted(AttentionCase(16, ((1, 97), (1, 160))), bench.subject).call(bench.operator))
     outcome = bench.run(call)
     bench.hold(judge_compiled(outcome.error, outcome.launches, call))
     bench.hold(judge_offsets(outcome.launches, call))

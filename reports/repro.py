@@ -217,7 +217,7 @@ def script(
     interpret = subject.runtime == "interpret"
     calls = [_arguments(call, number, budget, subject, guarded) for number, call in enumerate(shown.calls[:2])]
     low = high = ""
-    if shown.kind == "values":
+    if shown.kind in ("values", "head-norm", "head-scale"):
         if shown.low is None or shown.high is None:
             raise ValueError(f"{judgement.rule}: a demonstration by values needs low and high")
         low = budget.expression("low", shown.low.to(torch.float64))
@@ -241,7 +241,10 @@ def script(
         "device": "cuda" if subject.runtime in ("hip", "cuda") else "cpu",
         "kind": shown.kind,
         "incident": shown.incident,
-        "results": len(implementation.contract.returns),
+        "results": len(implementation.contract.returns) - len(implementation.omits),
+        "output": shown.output,
+        "output_name": implementation.contract.returns[shown.output].name if shown.output else "first output",
+        "axis": shown.axis,
         "isolated": shown.kind in ("crash", "timeout"),
         "seconds": judgement.bound if judgement.unit == "s" and judgement.bound > 0 else CHILD_SECONDS,
         "packages": _tuple([f'"{name}"' for name in dict.fromkeys(packages)]),
@@ -262,7 +265,7 @@ def script(
         "calls": calls,
         "low": low,
         "high": high,
-        "dtypes": ", ".join(f"torch.{name}" for name in implementation.contract.returns[0].dtypes),
+        "dtypes": ", ".join(f"torch.{name}" for name in implementation.contract.returns[shown.output].dtypes),
         "rows": shown.rows,
         "rule": _string(rule_text(judgement, derived=False)),
         "poisons": _tuple(poisons),

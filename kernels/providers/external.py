@@ -4,6 +4,10 @@
 variant that it declares), ``runtime`` (``cpu``, ``interpret``, ``compile``, ``hip``, ``cuda``; several joined by
 ``+``), ``name``, and ``grid=rows``: axis 0 of its launch grid is the row and its host code touches no other row, so
 that it can be run at row 13,107 of a huge batch without the others.
+
+What an implementation of attention does not compute, and refuses, is told by what it does: ``omits=lse`` (an optional
+result that it does not give), ``heads=16+128``, ``dtypes=bfloat16/bfloat16+bfloat16/float8_e4m3fn`` (of q and of keys),
+``query=4`` (the longest query of a request), ``page=1+16`` (tokens in a page).
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from waveproof.kernels.operators.contract import Operator
 from waveproof.kernels.operators.registry import operator_named
 from waveproof.kernels.providers.registry import Implementation, declared_as
 from waveproof.kernels.runtimes.catalogue import runtime_named, why_unavailable
@@ -22,7 +28,9 @@ class BadProvider(ValueError):
     """A ``--provider`` value that does not name a function for an operator."""
 
 
-_KEYS = ("variant", "runtime", "name", "grid")
+_LIMITS = {"heads": "heads", "dtypes": "dtypes", "query": "longest_query", "page": "page_sizes"}
+"""Keys for what an implementation of attention computes, and the fields of :class:`Implementation` that they fill."""
+_KEYS = ("variant", "runtime", "name", "grid", "omits", *_LIMITS)
 _FORM = "OP=FILE.py:FUNC[,variant=NAME][,runtime=NAME] or OP=package.module:FUNC"
 
 
@@ -81,6 +89,7 @@ def parse_provider(text: str) -> Implementation:
         paths=tuple((path, operator.variants[0]) for path in ("dense", "sparse"))
         if "path" in operator.argument_names
         else (),
+        **_declarations(text, operator, options),
     )
     if "variant" in options:
         try:
@@ -88,6 +97,46 @@ def parse_provider(text: str) -> Implementation:
         except ValueError as error:
             raise BadProvider(f"--provider {text!r}: {error}") from None
     return implementation
+
+
+def _declarations(text: str, operator: Operator, options: dict[str, str]) -> dict[str, Any]:
+    """Fields of an :class:`Implementation` from the keys that say what it does not do."""
+    fields: dict[str, Any] = {}
+    if "omits" in options:
+        optional = [result.name for result in operator.returns if result.optional]
+        fields["omits"] = tuple(options["omits"].split("+"))
+        for name in fields["omits"]:
+            if name not in optional:
+                may = f"may omit {', '.join(optional)}" if optional else "has no result that may be omitted"
+                raise BadProvider(f"--provider {text!r}: {operator.name} {may}, not {name!r}")
+    for key, field in _LIMITS.items():
+        if key not in options:
+            continue
+        if "q" not in operator.argument_names:
+            raise BadProvider(f"--provider {text!r}: {key} is for attention, not for {operator.name}")
+        items = tuple(options[key].split("+"))
+        if key == "dtypes":
+            fields[field] = tuple(_dtype_pair(text, operator, item) for item in items)
+            continue
+        if not all(re.fullmatch(r"[1-9]\d*", item) for item in items) or (key == "query" and len(items) > 1):
+            due = "one whole number above 0" if key == "query" else "whole numbers above 0, joined by +"
+            raise BadProvider(f"--provider {text!r}: {key} takes {due}, got {options[key]!r}")
+        numbers = tuple(map(int, items))
+        fields[field] = numbers[0] if key == "query" else numbers
+    return fields
+
+
+def _dtype_pair(text: str, operator: Operator, pair: str) -> str:
+    """``pair``, which must name a legal dtype of q and one of the cache or, where there is none, of the keys."""
+    legal = {argument.name: argument.dtypes for argument in operator.arguments}
+    keys = legal.get("kv_cache") or legal["k"]
+    q, slash, kv = pair.partition("/")
+    if not slash or q not in legal["q"] or kv not in keys:
+        raise BadProvider(
+            f"--provider {text!r}: dtypes takes pairs q/kv joined by +, q of {', '.join(legal['q'])}, "
+            f"kv of {', '.join(keys)}; got {pair!r}"
+        )
+    return pair
 
 
 def _inspect_file(path: Path, shown: str, function: str) -> bool:

@@ -37,6 +37,28 @@ class Implementation:
     """Whether axis 0 of its launch grid is the row and its host code touches no other row (see ``Embedding``)."""
     paths: tuple[tuple[str, str], ...] = ()
     """Values of an argument ``path`` that it implements, each with the variant that it has there."""
+    assembly: bool = False
+    """Whether its kernels are shipped as machine code: few instructions, so that the emulated device takes no time."""
+    heads_apart: bool = False
+    """Of attention: whether a head is computed by the same instructions wherever it stands, so that its bits stay."""
+    omits: tuple[str, ...] = ()
+    """Optional results that it does not give; it returns the others, in order."""
+    heads: tuple[int, ...] = ()
+    """Numbers of attention heads that it computes; empty for any. It must refuse all others."""
+    dtypes: tuple[str, ...] = ()
+    """Of attention: ``"q/kv"`` pairs that it computes, as in ``"bfloat16/float8_e4m3fn"``; empty for any."""
+    longest_query: int = 0
+    """Of attention: the longest query of a request that it takes; 0 for any."""
+    page_sizes: tuple[int, ...] = ()
+    """Of attention: tokens in a page that it takes; empty for any."""
+    most_requests: int = 0
+    """Of attention: the largest batch that it is known to compute, whatever it accepts; 0 for any."""
+    equal_queries: bool = False
+    """Of attention: whether all requests of a batch must have as many queries."""
+    contiguous: bool = False
+    """Of attention: whether q must be contiguous."""
+    keys_are_queries: bool = False
+    """Of mla_prefill: whether it takes only requests with a key for each query and no more."""
 
     @property
     def external(self) -> bool:
@@ -73,6 +95,11 @@ class Subject:
         return "-".join(part for part in (self.implementation.provider, self.runtime, self.arch) if part)
 
     @property
+    def slow(self) -> bool:
+        """Whether a call takes seconds: Triton's interpreter, or a compiled Triton kernel on the emulated device."""
+        return self.runtime == "interpret" or (self.runtime == "emulate" and not self.implementation.assembly)
+
+    @property
     def where(self) -> str:
         """Runtime and arch."""
         return f"{self.runtime} {self.arch}".strip()
@@ -90,13 +117,29 @@ def builtin_implementations() -> tuple[Implementation, ...]:
     """Every implementation that comes with the suite."""
     from waveproof.kernels.providers import (
         aiter_kernels,
+        aiter_mla,
+        aiter_triton_mla,
         flashinfer_kernels,
         own_kernels,
+        padded_mla,
         pytorch,
+        pytorch_mla,
         sglang_kernels,
+        sglang_mla,
     )
 
-    modules = (pytorch, own_kernels, sglang_kernels, aiter_kernels, flashinfer_kernels)
+    modules = (
+        pytorch,
+        pytorch_mla,
+        own_kernels,
+        padded_mla,
+        sglang_kernels,
+        sglang_mla,
+        aiter_kernels,
+        flashinfer_kernels,
+        aiter_mla,
+        aiter_triton_mla,
+    )
     return tuple(implementation for module in modules for implementation in module.IMPLEMENTATIONS)
 
 

@@ -59,11 +59,14 @@ def _cpu(arch: str) -> Execution:
 
 def _interpret(arch: str) -> Execution:
     from waveproof.kernels.runtimes import interpret
+    from waveproof.kernels.runtimes.emulate import aiter_package
 
     try:
         interpret.prepare()
     except interpret.InterpreterUnavailable as error:
         raise RuntimeUnavailable(str(error)) from error
+    # AITER picks block sizes by architecture, and an interpreter has none; of the two this is the newer.
+    aiter_package.offer("gfx950")
 
     def refuse(dtypes: Iterable[torch.dtype]) -> None:
         try:
@@ -81,17 +84,20 @@ def _interpret(arch: str) -> Execution:
         lambda: [asdict(launch) for launch in interpret.launches()],
         interpret.clear_launches,
         refuse,
+        cannot=(aiter_package.AiterPackageUnavailable,),
         only_rows=lambda row: interpret.only_programs(select=lambda kernel, grid: [(row, 0, 0)]),
     )
 
 
 def _compile(arch: str) -> Execution:
     from waveproof.kernels.runtimes import compile as ahead_of_time
+    from waveproof.kernels.runtimes.emulate import aiter_package
 
     try:
         ahead_of_time.prepare(arch)
     except ahead_of_time.CompileUnavailable as error:
         raise RuntimeUnavailable(str(error)) from error
+    aiter_package.offer(arch)
 
     return Execution(
         "compile",
@@ -105,7 +111,7 @@ def _compile(arch: str) -> Execution:
             for launch in ahead_of_time.launches()
         ],
         ahead_of_time.clear_launches,
-        cannot=(ahead_of_time.CompileUnavailable,),
+        cannot=(ahead_of_time.CompileUnavailable, aiter_package.AiterPackageUnavailable),
         needs_values=(ahead_of_time.NeedsValues,),
     )
 
@@ -138,12 +144,13 @@ def _gpu(runtime: str) -> Callable[[str], Execution]:
 
 def _emulate(arch: str) -> Execution:
     from waveproof.kernels.runtimes import pretence
-    from waveproof.kernels.runtimes.emulate import fault, triton_driver
+    from waveproof.kernels.runtimes.emulate import aiter_mla, aiter_package, fault, host_build, triton_driver
 
     try:
         triton_driver.prepare(arch)
     except pretence.PretenceUnavailable as error:
         raise RuntimeUnavailable(str(error)) from error
+    aiter_mla.offer(arch)
 
     return Execution(
         "emulate",
@@ -154,7 +161,14 @@ def _emulate(arch: str) -> Execution:
         pretence.plain,
         lambda: [asdict(launch) for launch in triton_driver.launches()],
         triton_driver.clear_launches,
-        cannot=(pretence.PretenceUnavailable, fault.InstructionUnsupported, fault.CodeObjectInvalid),
+        cannot=(
+            pretence.PretenceUnavailable,
+            aiter_package.AiterPackageUnavailable,
+            host_build.HostBuildUnavailable,
+            host_build.HostBuildFailed,
+            fault.InstructionUnsupported,
+            fault.CodeObjectInvalid,
+        ),
         only_rows=lambda row: triton_driver.only_workgroups(lambda kernel, grid: [(row, 0, 0)]),
         settle=triton_driver.settle,
     )

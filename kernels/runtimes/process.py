@@ -127,7 +127,12 @@ class Worker:
         if implementation.load in self._loaded:
             return
         mark = self._log_end()
-        header = {"kind": "load", "load": implementation.load, "operator": implementation.operator}
+        header = {
+            "kind": "load",
+            "load": implementation.load,
+            "operator": implementation.operator,
+            "results": len(implementation.contract.returns) - len(implementation.omits),
+        }
         try:
             reply, _ = self._exchange(header, {}, START_SECONDS)
             if reply["kind"] == "unsuitable":

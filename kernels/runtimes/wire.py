@@ -72,7 +72,7 @@ def encode_call(call: Call) -> tuple[Header, dict[str, torch.Tensor]]:
         "operator": call.operator,
         "arguments": arguments,
         "repeats": call.repeats,
-        "embedding": None if embedding is None else [embedding.argument, embedding.rows, embedding.row],
+        "embedding": None if embedding is None else [embedding.argument, embedding.rows, embedding.row, embedding.pool],
         "labels": dict(call.labels),
     }
     return header, tensors

@@ -64,7 +64,7 @@ def main() -> None:
 
 def serve(execution: Execution, frames_in: IO[bytes], frames_out: IO[bytes]) -> None:
     """Answer each ``load`` and each ``call`` frame until the parent closes the pipe."""
-    functions: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, tuple[Callable[..., Any], int]] = {}
     while True:
         try:
             header, tensors = wire.receive(frames_in)
@@ -73,12 +73,12 @@ def serve(execution: Execution, frames_in: IO[bytes], frames_out: IO[bytes]) -> 
         outputs: dict[str, torch.Tensor] = {}
         if header["kind"] == "load":
             try:
-                functions[header["load"]] = load(header["load"], header["operator"])
+                functions[header["load"]] = load(header["load"], header["operator"]), header["results"]
                 reply: wire.Header = {"kind": "loaded"}
             except Unsuitable as error:
                 reply = {"kind": "unsuitable", "reason": str(error)}
         else:
-            reply, outputs = run(execution, functions[header["load"]], wire.decode_call(header, tensors))
+            reply, outputs = run(execution, *functions[header["load"]], wire.decode_call(header, tensors))
         sys.stdout.flush()
         sys.stderr.flush()
         wire.send(frames_out, reply, outputs)
@@ -133,8 +133,13 @@ def load(location: str, operator: str) -> Callable[..., Any]:
     return function
 
 
-def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple[wire.Header, dict[str, torch.Tensor]]:
-    """Run one call as often as it asks, between guards, and report everything that was seen."""
+def run(
+    execution: Execution, function: Callable[..., Any], due: int, call: Call
+) -> tuple[wire.Header, dict[str, torch.Tensor]]:
+    """Run one call as often as it asks, between guards, and report everything that was seen.
+
+    ``due`` is the number of results that the implementation declares.
+    """
     reply: wire.Header = {"kind": "result", "incidents": [], "launches": [], "error": None, "outputs": []}
     first: list[torch.Tensor] | None = None
     held: list[torch.Tensor] = []
@@ -147,7 +152,9 @@ def run(execution: Execution, function: Callable[..., Any], call: Call) -> tuple
         for turn in range(call.repeats):
             execution.clear_launches()
             watch = execution.watch if turn == 0 else contextlib.nullcontext
-            results, incidents = _once(execution, function, call, memory.POISONS[turn % len(memory.POISONS)], watch)
+            results, incidents = _once(
+                execution, function, due, call, memory.POISONS[turn % len(memory.POISONS)], watch
+            )
             outputs = [execution.plain(result).detach().clone() for result in results]
             reply["incidents"] += incidents + _reused(
                 held, results, "a second call returned the memory of an earlier result"
@@ -197,6 +204,7 @@ def _printable(text: str) -> str:
 def _once(
     execution: Execution,
     function: Callable[..., Any],
+    due: int,
     call: Call,
     poison: int,
     watch: Callable[[], contextlib.AbstractContextManager[object]],
@@ -212,7 +220,8 @@ def _once(
         elif _embeds(call, name):
             assert call.embedding is not None
             arguments.append(execution.wrap(_embed(value, call.embedding, execution.device)))
-            rows = execution.only_rows(call.embedding.row)  # type: ignore[assignment]
+            if not call.embedding.pool:
+                rows = execution.only_rows(call.embedding.row)  # type: ignore[assignment]
         else:
             buffer = memory.guard_input(name, value, execution.device)
             guarded.append(buffer)
@@ -222,15 +231,14 @@ def _once(
             function(*arguments)
         except execution.needs_values:
             execution.clear_launches()
-            function(*(execution.wrap(a) if isinstance(a, torch.Tensor) else a for a in call.arguments.values()))
+            function(*(execution.wrap(a) if isinstance(a, torch.Tensor) else a for a in _with_values(call)))
         return [], []
     with watch(), memory.guarded_allocations(poison, execution.wrap) as allocator, rows:
         result = function(*arguments)
     execution.settle()
     # A function of the suite that measures another one says how many tensors of its own it adds.
-    due = len(operator_named(call.operator).returns) + getattr(function, "reports", 0)
-    outputs = _as_tensors(result, execution, due)
-    if call.embedding is not None:
+    outputs = _as_tensors(result, execution, due + getattr(function, "reports", 0))
+    if call.embedding is not None and not call.embedding.pool:
         row = call.embedding.row
         outputs = [output[row : row + 1] for output in outputs]
     damage = [buffer.damage() for buffer in (*guarded, *allocator.allocations)]
@@ -242,10 +250,20 @@ def _embeds(call: Call, name: str) -> bool:
     return call.embedding is not None and call.embedding.argument == name
 
 
+def _with_values(call: Call) -> list[Any]:
+    """Arguments that have values, an embedded one in memory that is not touched beside its own rows."""
+    cpu = torch.device("cpu")
+    return [
+        _embed(value, call.embedding, cpu) if call.embedding is not None and _embeds(call, name) else value  # type: ignore[arg-type]
+        for name, value in call.arguments.items()
+    ]
+
+
 def _embed(value: torch.Tensor, embedding: Embedding, device: torch.device) -> torch.Tensor:
-    """A tensor of ``embedding.rows`` rows of which only the one that counts is ever written."""
+    """A tensor of ``embedding.rows`` rows of which only those that count are ever written."""
     huge = torch.empty((embedding.rows, *value.shape[1:]), dtype=value.dtype, device=device)
-    huge[embedding.row].copy_(value[0])
+    count = len(value) if embedding.pool else 1
+    huge[embedding.row : embedding.row + count].copy_(value[:count])
     return huge
 
 

@@ -3,6 +3,8 @@
 ``aiter.mla.mla_decode_fwd`` and ``mla_prefill_fwd`` run unmodified: their assembly kernels through AITER's own C++
 launcher, their Triton merge of splits compiled for the architecture, both on one emulated device. A process has one
 architecture, and it is taken for a process on a GPU from then on (see :mod:`.triton_driver`).
+
+:func:`offer` is for processes that run any host code, :class:`EmulatedMla` for looking at what the first stage leaves.
 """
 
 from __future__ import annotations
@@ -14,12 +16,30 @@ from typing import Any
 
 import torch
 
-from waveproof.kernels.runtimes.emulate import aiter_host, aiter_launch, triton_driver
+from waveproof.kernels.runtimes.emulate import aiter_host, aiter_launch, aiter_package, triton_driver
 from waveproof.kernels.runtimes.emulate.aiter_package import emulated_mla
 from waveproof.kernels.runtimes.emulate.hip_runtime import HipLaunch, Launcher
 from waveproof.kernels.runtimes.emulate.launch import LaunchStats, Machine
+from waveproof.kernels.runtimes.emulate.registers import LANES
 
 VALUE_SIZE = 512
+
+
+def offer(arch: str) -> None:
+    """Let ``import aiter`` find AITER on the emulated device of this process, after ``triton_driver.prepare(arch)``.
+
+    Assembly kernels run on the same machine as Triton's and are among ``triton_driver.launches()``, by the name of
+    their code object.
+    """
+
+    def record(launch: HipLaunch, statistics: LaunchStats) -> None:
+        triton_driver.record(_name(launch), launch.grid, math.prod(launch.block) // LANES, statistics)
+
+    aiter_package.offer(arch, aiter_launch.launcher(triton_driver.machine(), record))
+
+
+def _name(launch: HipLaunch) -> str:
+    return launch.code_object.name if launch.code_object else launch.kernel
 
 
 @dataclass(frozen=True)
@@ -157,8 +177,7 @@ class EmulatedMla:
         seen: list[HipLaunch] = []
 
         def record(launch: HipLaunch, statistics: LaunchStats) -> None:
-            name = launch.code_object.name if launch.code_object else launch.kernel
-            runs.append(KernelRun(name, statistics.wave_instructions, statistics.seconds))
+            runs.append(KernelRun(_name(launch), statistics.wave_instructions, statistics.seconds))
             seen.append(launch)
 
         run = aiter_launch.launcher(self.machine, record)

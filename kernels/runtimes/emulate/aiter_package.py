@@ -1,9 +1,12 @@
 """AITER's Python host code (``aiter/mla.py``) on the emulated device.
 
 ``import aiter`` asks ``rocminfo`` for the GPU and compiles extensions with ``hipcc``; neither is there. So the package
-is put into ``sys.modules`` as a skeleton with its path, and the modules that are wanted are imported below it,
-unmodified. What they call of AITER's compiled modules goes to :mod:`waveproof.kernels.runtimes.emulate.aiter_host`;
-their Triton kernels go wherever Triton's active driver or its interpreter takes them.
+is a skeleton with its path, and the modules that are wanted are imported below it, unmodified. What they call of
+AITER's compiled modules goes to :mod:`waveproof.kernels.runtimes.emulate.aiter_host`; their Triton kernels go wherever
+Triton's active driver or its interpreter takes them.
+
+After :func:`offer` an ordinary ``import aiter`` in this process finds the skeleton, as upstream host code and adapters
+write it.
 
 One architecture in a process: ``aiter.dtypes`` reads it at import.
 """
@@ -18,7 +21,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -27,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from waveproof.kernels.runtimes.compile import DEVICES
 from waveproof.kernels.runtimes.emulate import aiter_host
 from waveproof.kernels.runtimes.emulate.hip_runtime import Launcher
-from waveproof.kernels.runtimes.emulate.host_build import aiter_installation
+from waveproof.kernels.runtimes.emulate.host_build import AiterInstallation, HostBuildUnavailable, aiter_installation
 
 
 class AiterPackageUnavailable(RuntimeError):
@@ -35,7 +40,7 @@ class AiterPackageUnavailable(RuntimeError):
 
 
 _launchers: list[Launcher] = []
-"""Those of the open :func:`emulated_mla` contexts, the innermost last."""
+"""That of the process, if :func:`offer` was given one, then those of the open :func:`emulated_mla` contexts."""
 
 
 @contextlib.contextmanager
@@ -54,11 +59,10 @@ def emulated_mla(arch: str, launcher: Launcher) -> Iterator[ModuleType]:
         HostBuildUnavailable: AITER is not installed; inside, at the first launch: no compiler, and so on.
         AiterRefused: inside, where the C++ entry point refuses.
     """
-    module = _mla(arch)
+    module: ModuleType = install(arch).mla
     _launchers.append(launcher)
     try:
-        with _CudaIsCpu():
-            yield module
+        yield module
     finally:
         _launchers.pop()
 
@@ -76,44 +80,90 @@ class _CudaIsCpu(TorchFunctionMode):
         return func(*args, **named)
 
 
-@functools.cache
-def _mla(arch: str) -> ModuleType:
-    install(arch)
-    return importlib.import_module("aiter.mla")
+def offer(arch: str, launcher: Launcher | None = None) -> None:
+    """Let ``import aiter`` in this process find the skeleton where AITER is installed; a second call does nothing.
+
+    Args:
+        arch: ``gfx942`` or ``gfx950``.
+        launcher: runs assembly kernels outside of :func:`emulated_mla`; without one they raise.
+    """
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder(arch))
+    if launcher is not None:
+        _launchers.insert(0, launcher)
 
 
-def install(arch: str) -> ModuleType:
-    """Put the skeleton of AITER for an architecture into ``sys.modules``; a second call gives the same.
+def install(arch: str) -> _Skeleton:
+    """Import the skeleton of AITER for an architecture; a second call gives the same.
 
     Sets AITER's variables ``GPU_ARCHS`` and ``CU_NUM``, by which it knows a device without asking ``rocminfo``
     (``aiter/jit/utils/chip_info.py``).
 
     Raises:
-        AiterPackageUnavailable: AITER, or a skeleton for another architecture, is imported already.
+        AiterPackageUnavailable: AITER, or a skeleton for another architecture, is imported already or offered.
         HostBuildUnavailable: AITER is not installed.
     """
-    present = sys.modules.get("aiter")
-    if isinstance(present, _Skeleton) and present.arch == arch:
-        return present
-    if present is not None:
-        what = f"a skeleton for {present.arch}" if isinstance(present, _Skeleton) else str(present.__file__)
-        raise AiterPackageUnavailable(f"aiter is imported already ({what}); {arch} needs a process of its own")
-    installation = aiter_installation()
-    os.environ["GPU_ARCHS"] = arch
-    os.environ["CU_NUM"] = str(DEVICES[arch].multi_processor_count)
-    skeleton = _Skeleton(arch)
-    skeleton.__path__ = [str(installation.package)]
-    skeleton.__spec__ = importlib.util.spec_from_file_location(
-        "aiter", installation.package / "__init__.py", submodule_search_locations=skeleton.__path__
-    )
-    sys.modules["aiter"] = skeleton
+    aiter_installation()
+    if "aiter" not in sys.modules:
+        offer(arch)
+    skeleton = importlib.import_module("aiter")
+    if isinstance(skeleton, _Skeleton) and skeleton.arch == arch:
+        return skeleton
+    what = f"a skeleton for {skeleton.arch}" if isinstance(skeleton, _Skeleton) else str(skeleton.__file__)
+    raise AiterPackageUnavailable(f"aiter is imported already ({what}); {arch} needs a process of its own")
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds ``aiter`` before the import system does, and makes a skeleton of it."""
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname != "aiter":
+            return None
+        try:
+            installation = aiter_installation()
+        except HostBuildUnavailable:
+            return None  # upstream asks by importing whether there is an AITER: the answer is an ImportError
+        return importlib.util.spec_from_file_location(
+            "aiter",
+            installation.package / "__init__.py",
+            loader=self,
+            submodule_search_locations=[str(installation.package)],
+        )
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Skeleton(self.arch)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert isinstance(module, _Skeleton)
+        module.fill(aiter_installation())
+
+
+def _name_a_target(arch: str) -> None:
+    """Give Triton a driver that knows its target, and nothing else, where Triton is only interpreted and has none.
+
+    AITER's Triton launchers choose their configuration by it (``aiter/ops/triton/utils/_triton/arch_info.py``).
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
     try:
-        with _build_machinery():
-            skeleton.dtypes = importlib.import_module("aiter.utility.dtypes")
-    except ImportError as error:
-        del sys.modules["aiter"]
-        raise AiterPackageUnavailable(f"a module of AITER {installation.version} does not import: {error}") from error
-    return skeleton
+        driver.active  # noqa: B018
+    except RuntimeError:
+        target = GPUTarget("hip", arch, DEVICES[arch].warp_size)
+        driver.set_active(SimpleNamespace(get_current_target=lambda: target))
+
+
+def _where_cuda_is_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **named: Any) -> Any:
+        with _CudaIsCpu():
+            return function(*args, **named)
+
+    return wrapper
 
 
 @contextlib.contextmanager
@@ -146,11 +196,32 @@ class _Skeleton(ModuleType):
     """Stands for the package: its path, its logger, and the compiled functions that the emulated device has."""
 
     dtypes: ModuleType
+    mla: ModuleType
 
     def __init__(self, arch: str) -> None:
         super().__init__("aiter")
         self.arch = arch
         self.logger = logging.getLogger("aiter")
+
+    def fill(self, installation: AiterInstallation) -> None:
+        """Import what ``import aiter`` brings and the emulated device needs.
+
+        Raises:
+            AiterPackageUnavailable: a module does not import.
+        """
+        os.environ["GPU_ARCHS"] = self.arch
+        os.environ["CU_NUM"] = str(DEVICES[self.arch].multi_processor_count)
+        try:
+            with _build_machinery():
+                self.dtypes = importlib.import_module("aiter.utility.dtypes")
+            self.mla = importlib.import_module("aiter.mla")
+        except ImportError as error:
+            raise AiterPackageUnavailable(
+                f"a module of AITER {installation.version} does not import: {error}"
+            ) from error
+        _name_a_target(self.arch)
+        for name in ("mla_decode_fwd", "mla_prefill_fwd"):
+            setattr(self.mla, name, _where_cuda_is_cpu(getattr(self.mla, name)))
 
     def getLogger(self) -> logging.Logger:
         """As AITER's, without the handler that it adds."""

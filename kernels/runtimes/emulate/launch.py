@@ -20,6 +20,7 @@ import numpy.typing as npt
 from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import LaunchInvalid
 from waveproof.kernels.runtimes.emulate.hidden_arguments import dispatch_packet
+from waveproof.kernels.runtimes.emulate.isa import mfma
 from waveproof.kernels.runtimes.emulate.lds_watch import LdsReport, LdsWatch
 from waveproof.kernels.runtimes.emulate.loader import CodeObject, Descriptor
 from waveproof.kernels.runtimes.emulate.memory import Memory, Traffic
@@ -71,6 +72,11 @@ class LaunchStats:
     def mfma(self) -> int:
         """Matrix instructions, counted by wave."""
         return sum(n for name, n in self.by_mnemonic.items() if name.startswith(("V_MFMA", "V_SMFMAC")))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of the matrix instructions, whatever the numbers are: rows and columns of padding count."""
+        return sum(n * mfma.multiply_adds(name) for name, n in self.by_mnemonic.items())
 
 
 class LDS:

@@ -22,10 +22,10 @@ from waveproof.kernels.runtimes.emulate.registers import Group
 ARCHITECTURES = ("gfx942", "gfx950")
 
 MODULES = (
-    "atomics", "control", "convert", "dots", "ds", "ds_atomics", "ds_lanes", "flat", "float_order", "float_parts",
-    "lane", "lds_dma", "mfma", "packed", "packed16", "salu", "salu_bits", "scratch", "smem", "transcendental",
-    "valu_bits", "valu_cmp", "valu_f16", "valu_f64", "valu_float", "valu_int", "valu_int16", "vmem_buffer",
-    "vmem_global",
+    "atomics", "control", "convert", "convert_scaled", "dots", "ds", "ds_atomics", "ds_lanes", "flat", "float_order",
+    "float_parts", "lane", "lds_dma", "mfma", "packed", "packed16", "salu", "salu_bits", "scratch", "smem",
+    "transcendental", "valu_bits", "valu_cmp", "valu_f16", "valu_f64", "valu_float", "valu_int", "valu_int16",
+    "vmem_buffer", "vmem_global",
 )  # fmt: skip
 
 Step = Callable[[Group], Any]

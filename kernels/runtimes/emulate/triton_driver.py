@@ -42,6 +42,7 @@ __all__ = [
     "pack_kernarg",
     "plain",
     "prepare",
+    "record",
     "settle",
 ]
 
@@ -66,6 +67,8 @@ class EmulatedLaunch:
     wave_instructions: int
     mfma: int
     """Matrix instructions, counted by wave."""
+    multiply_adds: int
+    """Of the matrix instructions, which differ in size; those on padding count."""
     bytes_read: int
     """Global memory that lanes read: what two lanes read counts twice, masked lanes count nothing."""
     bytes_written: int
@@ -133,6 +136,30 @@ def machine() -> Machine:
 def launches() -> list[EmulatedLaunch]:
     """Launches that finished since the start or the last :func:`clear_launches`, in order."""
     return [launch for emulator in _emulators for launch in emulator.finished]
+
+
+def record(kernel: str, grid: Grid, num_warps: int, statistics: LaunchStats) -> None:
+    """Note a finished launch on the device of this process: of Triton's kernels, or of any other that runs there."""
+    emulator = _emulators[0]
+    emulator.finished.append(
+        EmulatedLaunch(
+            kernel=kernel,
+            arch=emulator.machine.arch,
+            grid=grid,
+            num_warps=num_warps,
+            workgroups=statistics.workgroups,
+            wave_instructions=statistics.wave_instructions,
+            mfma=statistics.mfma,
+            multiply_adds=statistics.multiply_adds,
+            bytes_read=statistics.traffic.loaded,
+            bytes_written=statistics.traffic.stored,
+            scalar_bytes_read=statistics.traffic.scalar_loaded,
+            lds_bytes_read=statistics.lds_bytes_read,
+            lds_bytes_written=statistics.lds_bytes_written,
+            seconds=statistics.seconds,
+            cpu_seconds=statistics.cpu_seconds,
+        )
+    )
 
 
 def clear_launches() -> None:
@@ -257,7 +284,7 @@ class _Launcher:
                 if self.emulator.failure is None:
                     self.emulator.failure = error
                 raise error from None
-        self.emulator.finished.append(self._record(grid, statistics))
+        record(self.metadata.name, grid, self.metadata.num_warps, statistics)
 
     def _parameters(self, arguments: Sequence[Any], grid: Grid) -> list[Parameter]:
         """What the machine code takes, in order: no constants, descriptors in parts, two hidden pointers to scratch."""
@@ -303,24 +330,6 @@ class _Launcher:
             lds_bytes=lds_bytes,
             kernel=name,
             workgroups=None if selection is None else list(selection(name, grid)),
-        )
-
-    def _record(self, grid: Grid, statistics: LaunchStats) -> EmulatedLaunch:
-        return EmulatedLaunch(
-            kernel=self.metadata.name,
-            arch=self.emulator.machine.arch,
-            grid=grid,
-            num_warps=self.metadata.num_warps,
-            workgroups=statistics.workgroups,
-            wave_instructions=statistics.wave_instructions,
-            mfma=statistics.mfma,
-            bytes_read=statistics.traffic.loaded,
-            bytes_written=statistics.traffic.stored,
-            scalar_bytes_read=statistics.traffic.scalar_loaded,
-            lds_bytes_read=statistics.lds_bytes_read,
-            lds_bytes_written=statistics.lds_bytes_written,
-            seconds=statistics.seconds,
-            cpu_seconds=statistics.cpu_seconds,
         )
 
 

@@ -1,9 +1,8 @@
 """Conversions between number formats (CDNA3 and CDNA4 ISA, "VOP1", "VOP3"; AMD pseudocode). Round to nearest even.
 
-Not here, and so refused: V_CVT_PKNORM_*, V_CVT_NORM_* (their rounding is not documented), V_CVT_PK_U16_U32,
-V_CVT_PK_I16_I32 and V_CVT_PK_U8_F32 (saturation or rounding is not), V_CVT_SR_* (the pseudocode adds random bits and
-then rounds to nearest, AMD's software truncates), and of V_CVT_SCALEF32_* all but the packed forms from FP4, FP8 and
-BF8, and V_CVT_SCALEF32_PK_FP4_F32.
+V_CVT_SCALEF32_* are in :mod:`.convert_scaled`. Not here, and so refused: V_CVT_PKNORM_*, V_CVT_NORM_* (their rounding
+is not documented), V_CVT_PK_U16_U32, V_CVT_PK_I16_I32 and V_CVT_PK_U8_F32 (saturation or rounding is not) and
+V_CVT_SR_* (the pseudocode adds random bits and then rounds to nearest, AMD's software truncates).
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from waveproof.kernels.runtimes import narrow_floats
 from waveproof.kernels.runtimes.emulate import modifiers, operands
 from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import InstructionUnsupported
-from waveproof.kernels.runtimes.emulate.isa.matrix_formats import eight_bit_float, element_format
-from waveproof.kernels.runtimes.emulate.operands import Reader
-from waveproof.kernels.runtimes.emulate.registers import LANES, Array, Group
+from waveproof.kernels.runtimes.emulate.isa.matrix_formats import eight_bit_float
+from waveproof.kernels.runtimes.emulate.registers import Array
 from waveproof.kernels.runtimes.emulate.registry import Context, Step, define
 from waveproof.kernels.runtimes.emulate.vector import valu, vector_step
 
@@ -107,11 +105,17 @@ def to_bfloat16(a: Array) -> Array:
 
 
 def to_eight_bits(a: Array, form: narrow_floats.NarrowFloat, saturate: bool) -> Array:
-    """float32 to an 8-bit float, nearest even; uint8.
+    """float32 or float64 to an 8-bit float, nearest even; uint8.
 
     What overflows becomes infinity, or NaN in formats without one; with MODE.FP16_OVFL (``saturate``) the largest
-    number, "while still preserving true INF values" (CDNA3 ISA, "MODE register").
+    number. An infinity is then the largest number too in the OCP formats of gfx950, their specification's saturating
+    mode: Triton relies on it (``test_typeconvert_downcast_clamping``) and AMD's rocjitsu clamps it
+    (``f32_to_fp8_e4m3_rne_mode``). In those of gfx942 it stays, "while still preserving true INF values" (CDNA3 ISA,
+    "MODE register").
     """
+    if saturate and form.nans != "negative-zero":
+        largest = np.nanmax(np.where(np.isinf(narrow_floats.values(form)), 0, narrow_floats.values(form)))
+        a = np.clip(a, -largest, largest)
     code = narrow_floats.narrow(a, form)
     nan = 0x80 if form.nans == "negative-zero" else 0x7F
     if not saturate:
@@ -130,7 +134,8 @@ def to_eight_bits(a: Array, form: narrow_floats.NarrowFloat, saturate: bool) -> 
     return code
 
 
-def _to_half(a: Array) -> Array:
+def to_half(a: Array) -> Array:
+    """float32 or float64 to half precision, nearest even: uint32 in 0..0xffff."""
     return a.astype(np.float16).view(np.uint16).astype(np.uint32)
 
 
@@ -154,7 +159,7 @@ def _define_pack(mnemonic: str, convert: Callable[[Array], Array], architectures
 
 
 _define_pack("V_CVT_PKRTZ_F16_F32", _to_half_toward_zero, ("gfx942", "gfx950"), True)
-_define_pack("V_CVT_PK_F16_F32", _to_half, ("gfx950",), True)
+_define_pack("V_CVT_PK_F16_F32", to_half, ("gfx950",), True)
 _define_pack("V_CVT_PK_BF16_F32", to_bfloat16, ("gfx950",), False)
 
 
@@ -197,96 +202,3 @@ def _define_narrow(name: str) -> None:
 
 _define_narrow("FP8")
 _define_narrow("BF8")
-
-_FP4_MIDPOINTS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
-"""Between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 of E2M1 (OCP Microscaling Formats 1.0, section 5.3.3)."""
-
-
-def to_fp4(a: Array) -> Array:
-    """float64 without NaN to E2M1, nearest even, saturated: uint32 in 0..15."""
-    magnitude = np.abs(a)
-    below = np.searchsorted(_FP4_MIDPOINTS, magnitude, side="left")
-    code = np.where(below & 1, np.searchsorted(_FP4_MIDPOINTS, magnitude, side="right"), below)
-    return (code | np.where(np.signbit(a), 8, 0)).astype(np.uint32)
-
-
-def _scaled_source(i: Instruction, context: Context, at: int, kind: str) -> Reader:
-    """Source ``at`` of a V_CVT_SCALEF32: OP_SEL belongs to the narrow operand, so the others are read whole."""
-    number = (i.src0, i.src1, i.src2)[at]
-    read = operands.source(number, kind, context, i.literal, at=at)
-    read = modifiers.signs(read, kind, bool(i.neg >> at & 1), bool(i.abs >> at & 1))
-    return modifiers.flushed_input(read, kind, context)
-
-
-def _scale_exponent(bits: Array) -> Array:
-    """The biased exponent of a float32 less 127: scales are powers of two (AMD pseudocode, exponent(S.f32))."""
-    return (bits >> np.uint32(23) & np.uint32(255)).astype(np.int32) - 127
-
-
-@define("V_CVT_SCALEF32_PK_FP4_F32", architectures=("gfx950",))
-def narrow_to_fp4(instruction: Instruction, context: Context) -> Step:
-    """S0 and S1, divided by the scale S2, to one byte of D that OP_SEL[3:2] selects; the others are kept.
-
-    Divided, and saturated: ``f4_convert_rne`` in ROCm/composable_kernel, whose device branch is this instruction.
-    """
-    if instruction.clmp or instruction.omod or instruction.opsel & 3:
-        raise InstructionUnsupported(f"{instruction.mnemonic} with clamp, output scale or OP_SEL on a source")
-    first, second = (_scaled_source(instruction, context, at, "f32") for at in (0, 1))
-    scale = _scaled_source(instruction, context, 2, "u32")
-    row = operands.vector_row(instruction.vdst - 256 + context.gpr_index[3], context)
-    shift = 8 * (instruction.opsel >> 2)
-    keep = np.uint32(~(0xFF << shift) & 0xFFFFFFFF)
-    write = operands.vector_writer(row, "b32")
-
-    def step(group: Group) -> None:
-        exponent = -_scale_exponent(scale(group))
-        mask = np.broadcast_to(group.mask, (group.n, LANES))
-        scaled = [np.ldexp(read(group).astype(np.float64), exponent) for read in (first, second)]
-        if any((np.isnan(value) & mask).any() for value in scaled):
-            raise InstructionUnsupported(f"{instruction.mnemonic} of NaN, which FP4 has not")
-        byte = to_fp4(scaled[0]) | to_fp4(scaled[1]) << np.uint32(4)
-        write(group, group.v[row] & keep | byte << np.uint32(shift))
-
-    return step
-
-
-def _define_scaled_widening(wide: str, narrow: str) -> None:
-    bits = 4 if narrow == "FP4" else 8
-    table = element_format(narrow.lower(), "gfx950").table
-    assert table is not None
-
-    @define(f"V_CVT_SCALEF32_PK_{wide}_{narrow}", architectures=("gfx950",))
-    def widen(instruction: Instruction, context: Context) -> Step:
-        """Two codes of S0 that OP_SEL selects (a byte for FP4, a word for 8-bit formats), times the scale S1."""
-        i = instruction
-        if i.clmp or i.omod or i.neg or i.abs or i.opsel & (0b1100 if narrow == "FP4" else 0b1110):
-            raise InstructionUnsupported(f"{i.mnemonic} with modifiers or OP_SEL on another operand")
-        if wide == "F16" and (context.fp16_overflow or not all(modifiers.denormals(context, "f16"))):
-            raise InstructionUnsupported(f"{i.mnemonic} with MODE that flushes or saturates half precision")
-        source = operands.source(i.src0, "u32", context, i.literal)
-        scale = _scaled_source(i, context, 1, "u32")
-        shift = np.uint32(i.opsel * 2 * bits)
-        finish = modifiers.finish("f32", context, 0, 0)
-        row = operands.vector_row(i.vdst - 256 + context.gpr_index[3], context, 2 if wide == "F32" else 1)
-
-        def step(group: Group) -> None:
-            word, exponent = source(group) >> shift, _scale_exponent(scale(group))
-            pair = []
-            for at in (0, 1):
-                code = word >> np.uint32(bits * at) & np.uint32((1 << bits) - 1)
-                pair.append(np.ldexp(table[code], exponent))
-            if wide == "F32":
-                for at, value in enumerate(pair):
-                    single = value.astype(np.float32)
-                    operands.vector_writer(row + at, "f32")(group, single if finish is None else finish(single))
-                return
-            # float64 to bfloat16 by way of float32: the value has at most 4 significant bits, only its range counts.
-            low, high = (to_bfloat16(v.astype(np.float32)) if wide == "BF16" else _to_half(v) for v in pair)
-            operands.vector_writer(row, "b32")(group, low | high << np.uint32(16))
-
-        return step
-
-
-for _wide in ("F32", "F16", "BF16"):
-    for _narrow in ("FP4", "FP8", "BF8"):
-        _define_scaled_widening(_wide, _narrow)

@@ -107,6 +107,15 @@ _SCALE_BLOCK = 32
 """Elements along k that share a scale (OCP MX)."""
 
 
+def multiply_adds(mnemonic: str) -> int:
+    """What one wave's instruction multiplies and adds: rows x columns x depth, 0 for one that is no MFMA."""
+    if mnemonic in FORMS:
+        shape = FORMS[mnemonic].shape
+        return shape.rows**2 * shape.depth
+    size = next((size for size in MIXED_SIZES if mnemonic.endswith(f"_{size}_F8F6F4")), None)
+    return 0 if size is None else MIXED_SIZES[size][0] ** 2 * MIXED_SIZES[size][1]
+
+
 def mixed_shape(size: str, element: str) -> Shape:
     """Layout of one operand of an F8F6F4 instruction: 8-bit types come in runs of 16, others of 32."""
     rows, depth = MIXED_SIZES[size]

@@ -1,0 +1,353 @@
+"""Latent attention, absorbed and per head, on paged caches, held to its contract.
+
+The contract and its sources: ``kernels/operators/mla.py``; the error model: ``golden/judges/mla.py``. What is shipped
+as machine code runs in milliseconds on the emulated device and is judged on drawn batches; what takes seconds there, or
+in the interpreter, is judged on chosen ones (``pace``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waveproof.fixtures.bench import Bench
+from waveproof.fixtures.strategies.mla import (
+    KINDS,
+    AttentionCase,
+    MergeCase,
+    attention_cases,
+    dtype_pairs,
+    fitted,
+    merge_cases,
+)
+from waveproof.fixtures.strategies.mla_calls import (
+    codes_call,
+    halved_scale,
+    moved_to_the_end,
+    one_query_calls,
+    other_pages,
+    parts_of,
+    permuted_heads,
+    pool_of_nan,
+    shared_prefix,
+    with_future,
+    with_other_heads,
+)
+from waveproof.golden.judges.mla_relations import judge_codes, judge_exact_multiple, judge_parts
+from waveproof.golden.judges.relations import judge_answered_or_refused, judge_same_rows
+from waveproof.kernels.operators.contract import Call
+
+pytestmark = pytest.mark.rocm
+
+DECODE, ABSORBED, EXTEND, PREFILL = "mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill"
+PAGED = (DECODE, ABSORBED)
+CACHED = (DECODE, ABSORBED, EXTEND)
+ALL = (DECODE, ABSORBED, EXTEND, PREFILL)
+MERGE = "merge_state"
+
+
+def chosen(bench: Bench, case: AttentionCase, repeats: int = 1) -> Call:
+    """The call of a case within what the implementation declares."""
+    return fitted(case, bench.subject).call(bench.operator, repeats)
+
+
+# Against float64 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.operator(*PAGED, pace="fast")
+@given(data=st.data())
+def test_paged_attention_matches_float64(bench: Bench, data: st.DataObject) -> None:
+    queries = 17 if bench.operator == DECODE else 40
+    case = data.draw(attention_cases(bench.subject, queries=queries))
+    bench.conforms(case.call(bench.operator))
+
+
+@pytest.mark.operator(EXTEND, PREFILL, pace="fast")
+@given(data=st.data())
+def test_prompt_attention_matches_float64(bench: Bench, data: st.DataObject) -> None:
+    case = data.draw(attention_cases(bench.subject, longest=100, queries=70))
+    causal = bench.operator == EXTEND or data.draw(st.booleans())
+    bench.conforms(replace(case, causal=causal).call(bench.operator))
+
+
+SAMPLES = {
+    "12 heads": AttentionCase(12, ((1, 97), (1, 160)), "spotlight"),
+    "16 heads": AttentionCase(16, ((2, 33), (1, 64), (3, 5)), "newest", 16, garbage="nan"),
+    "float16": AttentionCase(12, ((1, 1), (2, 70)), "offset", dtype="float16", layout="strided"),
+    "8-bit cache": AttentionCase(16, ((1, 40), (1, 131)), "offset", 1, "bfloat16", "float8_e4m3fn"),
+    "overflow": AttentionCase(12, ((4, 66),), "large"),
+}
+
+
+@pytest.mark.operator(*ALL, pace="slow", runtimes=("emulate",))
+@pytest.mark.parametrize(
+    "sample", [next(iter(SAMPLES)), *(pytest.param(name, marks=pytest.mark.slow) for name in list(SAMPLES)[1:])]
+)
+def test_sample_matches_float64(bench: Bench, sample: str, seed: int) -> None:
+    bench.conforms(chosen(bench, replace(SAMPLES[sample], seed=seed)))
+
+
+@pytest.mark.operator(*ALL, pace="slow", runtimes=("interpret",))
+@pytest.mark.parametrize("heads", [pytest.param(12, marks=pytest.mark.slow), 16, 2])
+def test_interpreted_sample_matches_float64(bench: Bench, heads: int, seed: int) -> None:
+    # A grid of the interpreter is walked program by program: two heads where each is one.
+    if bench.operator != DECODE and heads == 16:
+        pytest.skip("unavailable: 16 heads are 16 programs here; emulated instead")
+    bench.conforms(chosen(bench, AttentionCase(heads, ((1, 70), (1, 3)), "spotlight", 16, seed=seed)))
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind_of_attention(bench: Bench, kind: str, seed: int) -> None:
+    bench.conforms(chosen(bench, AttentionCase(12, ((1, 300), (4, 65), (2, 2)), kind, 16, seed=seed), repeats=2))
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+@pytest.mark.parametrize("pair", ["bfloat16/bfloat16", "float16/float16", "8-bit cache", "8-bit"])
+def test_dtype(bench: Bench, pair: str, seed: int) -> None:
+    offered = [p for p in dtype_pairs(bench.subject) if p == pair or pair in _bits(p)]
+    if not offered:
+        return  # test_undeclared_dtype is about those
+    for dtypes in offered:
+        dtype, _, kv_dtype = dtypes.partition("/")
+        case = AttentionCase(16, ((1, 90), (3, 40)), "flat", dtype=dtype, kv_dtype=kv_dtype, seed=seed)
+        bench.conforms(chosen(bench, case))
+
+
+def _bits(pair: str) -> tuple[str, ...]:
+    q, _, kv = pair.partition("/")
+    return ("8-bit",) if "8" in q else ("8-bit cache",) if "8" in kv else ()
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+@pytest.mark.parametrize("kind", ["offset", "spotlight"])
+@pytest.mark.parametrize("queries", [1, 2])
+def test_long_context(bench: Bench, kind: str, queries: int, seed: int) -> None:
+    # At 8,192 tokens a dropped page weighs 1e-3 on noise: the judge of whole heads and the lit pages find it.
+    bench.conforms(chosen(bench, AttentionCase(12, ((queries, 8192),), kind, 16, seed=seed)))
+
+
+# Which keys a query sees ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*CACHED)
+@pytest.mark.parametrize(
+    "requests", [((1, 1),), ((2, 2), (1, 1)), ((3, 4), (1, 64), (2, 65))], ids=["1", "2-1", "3-1-2"]
+)
+def test_short_requests(bench: Bench, requests: tuple[tuple[int, int], ...], seed: int) -> None:
+    bench.conforms(chosen(bench, AttentionCase(16, requests, "newest", 16, seed=seed)))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
+def test_request_without_tokens(bench: Bench, seed: int) -> None:
+    # A row that only fills a graph has no tokens: its own answer is 0 and -inf, and it spoils no other (vllm#57094).
+    bench.conforms(chosen(bench, AttentionCase(16, ((1, 5), (1, 0), (1, 7)), "offset", seed=seed), repeats=2))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
+def test_queries_before_the_first_token(bench: Bench, seed: int) -> None:
+    bench.conforms(chosen(bench, AttentionCase(16, ((3, 1), (2, 20), (4, 2)), "offset", seed=seed), repeats=2))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(EXTEND)
+def test_request_without_prefix(bench: Bench, seed: int) -> None:
+    bench.conforms(chosen(bench, AttentionCase(4, ((5, 0), (3, 20), (1, 0)), "offset", 16, seed=seed), repeats=2))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(PREFILL)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+def test_keys_before_the_queries(bench: Bench, causal: bool, seed: int) -> None:
+    # With more keys than queries the mask is aligned to the last key, bottom-right (AMD-Ecosystem/flashinfer#296).
+    case = AttentionCase(2, ((2, 5), (3, 70), (17, 17)), "newest", causal=causal, seed=seed)
+    bench.conforms(chosen(bench, case))
+
+
+@pytest.mark.operator(*PAGED, pace="fast")
+def test_later_tokens_leave_earlier_queries_alone(bench: Bench, seed: int) -> None:
+    call = chosen(bench, AttentionCase(16, ((4, 30), (2, 64)), "newest", seed=seed))
+    if max(call.arguments["qo_indptr"].diff()) == 1:  # type: ignore[union-attr]
+        return  # it takes one query a request: nothing comes later
+    changed, rows = with_future(call)
+    first, second = bench.conforms(call), bench.conforms(changed)
+    bench.hold(
+        judge_same_rows(first, second, (rows, rows), (call, changed), "only tokens that they do not see changed")
+    )
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+def test_queries_at_once_are_queries_one_by_one(bench: Bench, seed: int) -> None:
+    together = chosen(bench, AttentionCase(16, ((4, 40), (2, 65)), "newest", 1, seed=seed))
+    bench.conforms(together)
+    for call in one_query_calls(together):
+        bench.conforms(call)
+
+
+# Heads ----------------------------------------------------------------------------------------------------------------
+
+FILLINGS = ("zero", "nan", "inf", "huge", "noise", "repeat", "tile")
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
+@pytest.mark.parametrize(
+    "filling", [FILLINGS[1], *(pytest.param(name, marks=pytest.mark.slow) for name in FILLINGS[2:])]
+)
+def test_other_heads_change_nothing(bench: Bench, filling: str, seed: int) -> None:
+    # What 12 heads are padded with must not matter to them: neither the noise of a stale buffer nor NaN.
+    call = chosen(bench, AttentionCase(16, ((2, 37), (1, 50)), "spotlight", seed=seed))
+    real = 12 if call.arguments["q"].shape[1] == 16 else call.arguments["q"].shape[1] * 3 // 4  # type: ignore[union-attr]
+    zero, other = (with_other_heads(call, real, name) for name in ("zero", filling))
+    first, second = bench.result(zero), bench.result(other)
+    heads = tuple(range(real))
+    because = f"heads {real} and up hold {filling} where they held zeros"
+    bench.hold(judge_same_rows(first, second, (heads, heads), (zero, other), because, axis=1))
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+def test_order_of_heads(bench: Bench, seed: int) -> None:
+    call = chosen(bench, AttentionCase(16, ((1, 37), (3, 50)), "spotlight", seed=seed))
+    turned, order = permuted_heads(call)
+    first, second = bench.conforms(call), bench.conforms(turned)
+    if bench.subject.implementation.heads_apart:
+        heads = tuple(range(len(order)))
+        because = "the same heads in another order"
+        bench.hold(judge_same_rows(first, second, (order, heads), (call, turned), because, axis=1))
+
+
+# Requests and pages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.operator(*CACHED, pace="fast")
+def test_order_of_pages(bench: Bench, seed: int) -> None:
+    # The same tokens on other pages of the pool, with other garbage around them.
+    call = chosen(bench, AttentionCase(16, ((1, 70), (2, 33)), "spotlight", 16, seed=seed))
+    moved = other_pages(call)
+    first, second = bench.conforms(call), bench.conforms(moved)
+    rows = tuple(range(len(first)))
+    bench.hold(judge_same_rows(first, second, (rows, rows), (call, moved), "the same tokens on other pages"))
+
+
+@pytest.mark.operator(*CACHED, pace="fast")
+def test_shared_pages(bench: Bench, seed: int) -> None:
+    # Requests with a prefix in common own its pages together.
+    bench.conforms(shared_prefix(chosen(bench, AttentionCase(16, ((1, 96), (1, 96)), "spotlight", 16, seed=seed))))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*CACHED)
+def test_pool_of_nan(bench: Bench, seed: int) -> None:
+    # What a request does not own may hold anything: 0 * NaN is NaN, so it has to be left out, not multiplied by zero.
+    call = chosen(bench, AttentionCase(16, ((1, 37), (1, 130)), "offset", 16, seed=seed))
+    dirty = pool_of_nan(call)
+    first, second = bench.conforms(call), bench.conforms(dirty)
+    rows = tuple(range(len(first)))
+    because = "unused pages and the rest of last pages hold NaN"
+    bench.hold(judge_same_rows(first, second, (rows, rows), (call, dirty), because))
+
+
+@pytest.mark.operator(DECODE, runtimes=("hip", "cuda"))
+@pytest.mark.bigmem
+def test_pages_at_the_end_of_a_huge_pool(bench: Bench, seed: int) -> None:
+    bench.conforms(moved_to_the_end(chosen(bench, AttentionCase(16, ((1, 70),), "spotlight", seed=seed))))
+
+
+@pytest.mark.operator(*CACHED, runtimes=("cpu", "emulate"))
+@pytest.mark.slow
+def test_pages_beyond_32_bit_offsets(bench: Bench, seed: int) -> None:
+    # The pool is 4 million tokens of which nothing but the request's own is ever touched.
+    call = moved_to_the_end(chosen(bench, AttentionCase(16, ((1, 40),), "spotlight", seed=seed)))
+    outcome = bench.run(call)
+    bench.hold(judge_answered_or_refused(outcome.error, call))
+    if outcome.error is None:
+        bench.conforms(call)
+
+
+# Splits, scales, codes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+@pytest.mark.parametrize("cut", [1, 16, 63, 64, 65, 99])
+def test_parts_of_the_context_merge_to_the_whole(bench: Bench, cut: int, seed: int) -> None:
+    # With an LSE in base 2 a short suffix gets a fifth of its weight (sgl-project/sglang#40903).
+    if "lse" in bench.subject.implementation.omits:
+        return
+    whole = chosen(bench, AttentionCase(16, ((1, 100),), "spotlight", 1, seed=seed))
+    calls = parts_of(whole, cut)
+    bench.hold(judge_parts([bench.all_conform(call) for call in calls], bench.all_conform(whole), whole, bench.variant))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*CACHED)
+def test_scale_of_keys_is_scale_of_scores(bench: Bench, seed: int) -> None:
+    # Latents times 4 and sm_scale by 4 are the same scores, and 4 times the output, to the bit.
+    call = chosen(bench, AttentionCase(16, ((1, 40), (1, 65)), "noise", seed=seed))
+    scaled = halved_scale(call, 4.0)
+    first, second = bench.results(call), bench.results(scaled)
+    bench.hold(judge_exact_multiple(first, second, 4.0, (call, scaled)))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(DECODE)
+def test_every_code_of_an_8_bit_cache(bench: Bench) -> None:
+    # One token is its own average: all 256 codes come out as what they stand for (e4m3fn and e4m3fnuz differ by 2).
+    for pair in dtype_pairs(bench.subject):
+        q, _, kv = pair.partition("/")
+        if "8" in kv:
+            call = codes_call(fitted(AttentionCase(16, ((1, 1),), dtype=q, kv_dtype=kv), bench.subject))
+            bench.hold(judge_codes(bench.result(call), call))
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*ALL)
+def test_repeats_itself(bench: Bench, seed: int) -> None:
+    # Fresh memory holds another pattern on each call: what nobody wrote shows as a difference.
+    bench.conforms(
+        chosen(bench, AttentionCase(16, ((1, 40), (2, 3)), "spotlight", layout="strided", seed=seed), repeats=3)
+    )
+
+
+# Merging ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broad
+@pytest.mark.operator(MERGE)
+@given(case=merge_cases())
+def test_merge_matches_float64(bench: Bench, case: MergeCase) -> None:
+    bench.conforms(case.call())
+
+
+@pytest.mark.broad
+@pytest.mark.operator(MERGE)
+@pytest.mark.parametrize("leftovers", [0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("empty", ["a", "b", "ab"])
+def test_merge_with_empty_side(bench: Bench, empty: str, leftovers: float, seed: int) -> None:
+    # exp(-inf) * NaN is NaN: an empty side has to be left out, not weighed with zero (vllm-project/vllm#57094).
+    bench.conforms(MergeCase(5, 12, empty=empty, leftovers=leftovers, seed=seed).call(repeats=2))
+
+
+@pytest.mark.broad
+@pytest.mark.operator(MERGE)
+def test_order_of_sides(bench: Bench, seed: int) -> None:
+    call = MergeCase(5, 12, difference=1.5, seed=seed).call()
+    turned = call.with_arguments(
+        **{f"{n}_{b}": call.arguments[f"{n}_{a}"] for n in ("out", "lse") for a, b in ("ab", "ba")}
+    )
+    bench.conforms(call)
+    bench.conforms(turned)
+
+
+@pytest.mark.broad
+@pytest.mark.operator(MERGE)
+def test_strided_states(bench: Bench, seed: int) -> None:
+    bench.conforms(MergeCase(5, 12, layout="strided", seed=seed).call())

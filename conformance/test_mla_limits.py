@@ -1,0 +1,95 @@
+"""Latent attention at the edges of what an implementation declares, and beyond: right, or refused by name.
+
+Heads, queries, page sizes, dtypes, strides, batches. The contract: ``kernels/operators/mla.py``; what an implementation
+declares: ``kernels/providers/registry.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from waveproof.fixtures.bench import Bench
+from waveproof.fixtures.shapes.latent_attention import HEAD_COUNTS
+from waveproof.fixtures.strategies.mla import AttentionCase, fitted
+from waveproof.golden.judges.relations import judge_answered_or_refused
+
+pytestmark = pytest.mark.rocm
+
+DECODE, ABSORBED, EXTEND, PREFILL = "mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill"
+PAGED, CACHED, ALL = (DECODE, ABSORBED), (DECODE, ABSORBED, EXTEND), (DECODE, ABSORBED, EXTEND, PREFILL)
+SWEEP_HEADS = [
+    heads if heads in (*HEAD_COUNTS, *range(1, 17), 127) else pytest.param(heads, marks=pytest.mark.nightly)
+    for heads in range(1, 129)
+]
+"""What models come to, all that are padded to 16, and in the nightly profile the others."""
+
+
+def right_or_refused(bench: Bench, case: AttentionCase, *forced: str) -> None:
+    """Hold a subject to a case in which the ``forced`` fields are as they are, whatever the implementation declares.
+
+    What is declared is right. The rest is right all the same or refused by name: never a wrong answer (vllm#51011).
+    """
+    declared = fitted(case, bench.subject)
+    asked = replace(declared, **{name: getattr(case, name) for name in forced})
+    call = asked.call(bench.operator)
+    if asked != declared:
+        outcome = bench.run(call)
+        bench.hold(judge_answered_or_refused(outcome.error, call))
+        if outcome.error is not None:
+            return
+    bench.conforms(call)
+
+
+@pytest.mark.operator(*PAGED, pace="fast")
+@pytest.mark.parametrize("pair", ["float16/float16", "bfloat16/float8_e4m3fn", "bfloat16/float8_e4m3fnuz"])
+def test_undeclared_dtype(bench: Bench, pair: str, seed: int) -> None:
+    dtype, _, kv_dtype = pair.partition("/")
+    case = AttentionCase(16, ((1, 90), (1, 40)), "offset", dtype=dtype, kv_dtype=kv_dtype, seed=seed)
+    right_or_refused(bench, case, "dtype", "kv_dtype")
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+@pytest.mark.parametrize("queries", range(1, 18))
+def test_length_of_verification(bench: Bench, queries: int, seed: int) -> None:
+    case = AttentionCase(16, ((queries, 100), (queries, 33)), "newest", seed=seed)
+    right_or_refused(bench, case, "requests")
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+@pytest.mark.parametrize("heads", SWEEP_HEADS)
+def test_number_of_heads(bench: Bench, heads: int, seed: int) -> None:
+    case = AttentionCase(heads, ((1, 37), (1, 70)), "offset", seed=seed)
+    right_or_refused(bench, case, "heads")
+
+
+@pytest.mark.operator(*CACHED, pace="fast")
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_page_size(bench: Bench, page_size: int, seed: int) -> None:
+    # Accepted and ignored, it is word salad, and fast (ROCm/aiter#2996).
+    case = AttentionCase(16, ((1, 127), (1, 64), (1, 1)), "spotlight", page_size, seed=seed)
+    right_or_refused(bench, case, "page_size")
+
+
+@pytest.mark.operator(*PAGED, pace="fast")
+def test_ragged_queries(bench: Bench, seed: int) -> None:
+    case = AttentionCase(16, ((2, 40), (1, 131), (2, 5)), "newest", seed=seed)
+    right_or_refused(bench, case, "requests")
+
+
+@pytest.mark.operator(*PAGED, PREFILL, pace="fast")
+def test_strided_inputs(bench: Bench, seed: int) -> None:
+    case = AttentionCase(16, ((1, 40), (1, 33)), "noise", layout="strided", seed=seed)
+    right_or_refused(bench, case, "layout")
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+def test_request_alone_is_request_in_batch(bench: Bench, seed: int) -> None:
+    requests = ((1, 40), (1, 131), (1, 7), (1, 260), (1, 64))
+    case = AttentionCase(16, requests, "spotlight", 16, seed=seed)
+    right_or_refused(bench, case, "requests")
+    for request in requests:
+        bench.conforms(
+            fitted(AttentionCase(16, (request,), "spotlight", 16, seed=seed), bench.subject).call(bench.operator)
+        )

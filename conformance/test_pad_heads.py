@@ -1,0 +1,55 @@
+"""Helpers that pad attention heads to a number that a kernel takes, and find the real ones again, bit by bit.
+
+Which head stands where: ``golden/references/padded_heads.py``. What kernels make of padded heads: ``test_mla.py`` and
+``test_padded_heads.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from waveproof.fixtures.bench import Bench
+from waveproof.golden.judges.relations import judge_refused
+from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.mla import PAD_MODES
+
+pytestmark = pytest.mark.rocm
+
+PAD, UNPAD = "pad_heads", "unpad_heads"
+
+
+@pytest.mark.operator(PAD)
+@pytest.mark.parametrize("mode", PAD_MODES)
+@pytest.mark.parametrize("heads", range(1, 17))
+def test_padded_heads(bench: Bench, heads: int, mode: str, seed: int) -> None:
+    # repeat_interleave(16 // 12) pads nothing (sgl-project/sglang#36356): what cannot be repeated evenly is refused.
+    dtype = (torch.bfloat16, torch.float16, torch.float32)[heads % 3]
+    x = torch.randn(3, heads, 64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    call = Call(PAD, {"x": x, "target": 16, "mode": mode})
+    if mode == "repeat" and 16 % heads:
+        bench.hold(judge_refused(bench.run(call).error, f"{heads} heads repeated to 16", call))
+    else:
+        bench.conforms(call)
+
+
+@pytest.mark.operator(UNPAD)
+@pytest.mark.parametrize("mode", PAD_MODES)
+@pytest.mark.parametrize("heads", [1, 4, 6, 8, 12, 16])
+@pytest.mark.parametrize("width", [(), (512,)], ids=["lse", "out"])
+def test_unpadded_heads(bench: Bench, heads: int, mode: str, width: tuple[int, ...], seed: int) -> None:
+    x = torch.randn(3, 16, *width, generator=torch.Generator().manual_seed(seed))
+    call = Call(UNPAD, {"x": x, "heads": heads, "mode": mode})
+    if mode == "repeat" and 16 % heads:
+        bench.hold(judge_refused(bench.run(call).error, f"{heads} heads repeated to 16", call))
+    else:
+        bench.conforms(call)
+
+
+@pytest.mark.operator(PAD, UNPAD)
+@pytest.mark.parametrize(("count", "mode"), [(8, "zero"), (16, "mirror")], ids=["fewer", "unknown-mode"])
+def test_refusal_of_padding(bench: Bench, count: int, mode: str) -> None:
+    # 12 heads cannot be padded to 8, nor 16 be found among 12.
+    name, count = ("target", count) if bench.operator == PAD else ("heads", 24 - count)
+    call = Call(bench.operator, {"x": torch.zeros(2, 12, 4), name: count, "mode": mode})
+    bench.hold(judge_refused(bench.run(call).error, f"{count} of 12 heads, mode {mode}", call))
