@@ -22,8 +22,10 @@ from rich.text import Text
 
 from waveproof.fixtures.conclusion import EXECUTED
 from waveproof.fixtures.recording import LOADS
+from waveproof.kernels.operators.registry import operator_named
 from waveproof.reports.verdicts import Record, read_records
-from waveproof.selftest.mutants.renorm import CORRECT, MUTANTS, Mutant
+from waveproof.selftest.mutants.mutant import Mutant
+from waveproof.selftest.mutants.tables import on_trial
 
 ROOT = Path(__file__).resolve().parents[1]
 """The folder that is mapped to the namespace ``waveproof``."""
@@ -32,6 +34,13 @@ _SHORT = {
     "kept set": "kept",
     "kept values": "values",
     "row sums": "sums",
+    "attention output": "output",
+    "head norm": "norm",
+    "head scale": "scale",
+    "natural LSE": "lse",
+    "merged output": "merged",
+    "merged LSE": "m.lse",
+    "padded heads": "padded",
     "form": "form",
     "legal input accepted": "accept",
     "illegal input refused": "refuse",
@@ -158,30 +167,14 @@ def verdict_on(mutant: Mutant, runtime: str, records: Iterable[Record]) -> Trial
 
 
 def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
-    """Print the matrix: implementations by rules, with the number of rejecting cases; survivors in red."""
+    """Print a matrix for each family: implementations by rules, with numbers of rejecting cases; survivors in red."""
     planted = [trial for trial in trials if trial.mutant.seen_by]
     right = [trial for trial in trials if not trial.mutant.seen_by]
-    rules = list(dict.fromkeys(rule for trial in planted for rule in trial.kills))
-    rules.sort(key=lambda rule: list(_SHORT).index(rule) if rule in _SHORT else len(_SHORT))
-    numbers = [Column(_SHORT.get(rule, rule), justify="right", no_wrap=True) for rule in rules]
-    table = Table(
-        Column("planted fault", no_wrap=True),
-        Column("runtime", no_wrap=True),
-        *numbers,
-        "tests",
-        Column("repro", no_wrap=True),
-        box=None,
-        pad_edge=False,
-    )
-    operator = ""
+    families: dict[str, list[Trial]] = {}
     for trial in planted:
-        if trial.mutant.operator != operator:
-            operator = trial.mutant.operator
-            table.add_row(Text(operator, "bold"))
-        counts = [Text(str(trial.kills.get(rule, "·")), "" if rule in trial.kills else "dim") for rule in rules]
-        name = Text(f"  {trial.mutant.name}", "" if trial.as_due else "bold red")
-        table.add_row(name, trial.runtime, *counts, str(len(trial.tests)), _repro(trial))
-    console.print(table)
+        families.setdefault(operator_named(trial.mutant.operator).family, []).append(trial)
+    for one in families.values():
+        console.print(_matrix(one))
     for trial in planted:
         if not trial.killed:
             console.print(
@@ -209,22 +202,52 @@ def render(trials: Sequence[Trial], seconds: float, console: Console) -> None:
     )
 
 
+def _matrix(planted: Sequence[Trial]) -> Table:
+    rules = list(dict.fromkeys(rule for trial in planted for rule in trial.kills))
+    rules.sort(key=lambda rule: list(_SHORT).index(rule) if rule in _SHORT else len(_SHORT))
+    numbers = [Column(_SHORT.get(rule, rule), justify="right", no_wrap=True) for rule in rules]
+    table = Table(
+        Column("planted fault", no_wrap=True),
+        Column("runtime", no_wrap=True),
+        *numbers,
+        "tests",
+        Column("repro", no_wrap=True),
+        box=None,
+        pad_edge=False,
+    )
+    operator = ""
+    for trial in planted:
+        if trial.mutant.operator != operator:
+            operator = trial.mutant.operator
+            table.add_row(Text(operator, "bold"))
+        counts = [Text(str(trial.kills.get(rule, "·")), "" if rule in trial.kills else "dim") for rule in rules]
+        name = Text(f"  {trial.mutant.name}", "" if trial.as_due else "bold red")
+        table.add_row(name, trial.runtime, *counts, str(len(trial.tests)), _repro(trial))
+    return table
+
+
 def _repro(trial: Trial) -> Text:
     if trial.repro is None:
         return Text("no script" if trial.killed else "", "dim")
     return Text("confirmed") if trial.repro else Text("NOT CONFIRMED" if trial.killed else "", "bold red")
 
 
-def kill_matrix(profile: str, runtimes: Sequence[str], operator: str, console: Console) -> tuple[Trial, ...]:
-    """Run and print it for one operator or, where that is empty, for all; see :func:`well` for the verdict."""
-    chosen = [mutant for mutant in of_profile(MUTANTS + CORRECT, profile) if operator in ("", mutant.operator)]
-    chosen = [mutant for mutant in chosen if not runtimes or set(mutant.runtimes) & set(runtimes)]
+def kill_matrix(
+    profile: str, runtimes: Sequence[str], operator: str, console: Console, family: str = ""
+) -> tuple[Trial, ...]:
+    """Run and print it for one operator, one family or, where neither is named, all; see :func:`well` for the verdict.
+
+    Raises:
+        UnknownFamily: there is no such family.
+    """
+    named = [mutant for mutant in on_trial(family) if operator in ("", mutant.operator)]
+    fitting = [mutant for mutant in named if not runtimes or set(mutant.runtimes) & set(runtimes)]
+    chosen = of_profile(fitting, profile)
     started = time.monotonic()
     trials = run_trials(chosen, profile, runtimes)
     render(trials, time.monotonic() - started, console)
-    left_out = len(MUTANTS) - len(of_profile(MUTANTS, profile))
-    if left_out:
-        console.print(f"{left_out} planted faults show at larger sizes only: --profile default")
+    if len(fitting) > len(chosen):
+        console.print(f"{len(fitting) - len(chosen)} planted faults show at larger sizes only: --profile default")
     return trials
 
 

@@ -20,7 +20,8 @@ from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.renorm import mass_band, value_tolerance
 from waveproof.kernels.runtimes.memory import Incident
 from waveproof.selftest.mutants import correct_renorm, renorm_target_probs, renorm_top_k, renorm_top_p
-from waveproof.selftest.mutants.renorm import CORRECT, KEPT, LAW, MUTANTS, TOP_K, TOP_P, VALUES, Mutant
+from waveproof.selftest.mutants.mutant import Mutant
+from waveproof.selftest.mutants.renorm import CORRECT, KEPT, LAW, MUTANTS, TOP_K, TOP_P, VALUES
 
 
 def judge(output: torch.Tensor, call: Call, variant: str) -> Judgement | None:

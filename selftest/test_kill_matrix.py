@@ -1,39 +1,48 @@
-"""The suite on trial as a whole: all planted faults of family ``renorm`` rejected, all right implementations passed."""
+"""The suite on trial as a whole: all planted faults of each family rejected, all right implementations passed."""
 
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import pytest
 from rich.console import Console
 
 from waveproof.reports.verdicts import Failure, Record, Verdict
 from waveproof.selftest.kill_matrix import Trial, of_profile, render, run_trials, verdict_on, well
-from waveproof.selftest.mutants.renorm import CORRECT, MUTANTS, TOP_K, Mutant
+from waveproof.selftest.mutants.mla import DECODE
+from waveproof.selftest.mutants.mutant import Mutant
+from waveproof.selftest.mutants.renorm import CORRECT, MUTANTS, TOP_K
+from waveproof.selftest.mutants.tables import PLANTED, RIGHT, UnknownFamily, on_trial
 from waveproof.selftest.public_rules import public_verdicts
 
-ON_TRIAL = [(mutant, runtime) for mutant in of_profile(MUTANTS + CORRECT, "quick") for runtime in mutant.runtimes]
+ON_TRIAL = [
+    (family, mutant, runtime)
+    for family in PLANTED
+    for mutant in of_profile(on_trial(family), "quick")
+    for runtime in mutant.runtimes
+]
 
 
-def _id(case: tuple[Mutant, str]) -> str:
-    # Without hyphens the plugin's scheduling keeps them on one worker, which runs the matrix once for all.
-    return ":".join((case[0].operator, case[0].name, case[1]))
+def _id(case: tuple[str, Mutant, str]) -> str:
+    # Without hyphens the plugin's scheduling keeps them on one worker, which runs each matrix once for all.
+    return ":".join((case[1].operator, case[1].name, case[2]))
 
 
-@pytest.fixture(scope="module")
-def trials() -> dict[tuple[str, str, str], Trial]:
-    """All of them in one run, by operator, name and runtime."""
-    found = run_trials(of_profile(MUTANTS + CORRECT, "quick"))
+@cache
+def trials(family: str) -> dict[tuple[str, str, str], Trial]:
+    """All of a family in one run, by operator, name and runtime."""
+    found = run_trials(of_profile(on_trial(family), "quick"))
     return {(trial.mutant.operator, trial.mutant.name, trial.runtime): trial for trial in found}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", ON_TRIAL, ids=_id)
-def test_comes_out_as_it_must(trials: dict[tuple[str, str, str], Trial], case: tuple[Mutant, str]) -> None:
+def test_comes_out_as_it_must(case: tuple[str, Mutant, str]) -> None:
     """A planted fault breaks the rule that is there for it and has a repro; a right implementation breaks none."""
-    mutant, runtime = case
-    trial = trials[mutant.operator, mutant.name, runtime]
+    family, mutant, runtime = case
+    trial = trials(family)[mutant.operator, mutant.name, runtime]
     assert not trial.accidents
     assert trial.cases
     if mutant.seen_by:
@@ -46,11 +55,19 @@ def test_comes_out_as_it_must(trials: dict[tuple[str, str, str], Trial], case: t
 
 
 def test_every_fault_has_a_docstring_and_a_function() -> None:
-    for mutant in MUTANTS + CORRECT:
+    for mutant in on_trial():
         assert mutant.fault, mutant.name
-    names = [(mutant.operator, mutant.name, runtime) for mutant in MUTANTS + CORRECT for runtime in mutant.runtimes]
+    names = [(mutant.operator, mutant.name, runtime) for mutant in on_trial() for runtime in mutant.runtimes]
     assert len(names) == len(set(names))
-    assert len(MUTANTS) >= 100
+    assert len(PLANTED["renorm"]) >= 100
+    assert len(PLANTED["mla"]) >= 50
+
+
+def test_families_are_told_apart() -> None:
+    assert on_trial("mla") == PLANTED["mla"] + RIGHT["mla"]
+    assert set(on_trial()) == {mutant for table in (PLANTED, RIGHT) for each in table.values() for mutant in each}
+    with pytest.raises(UnknownFamily, match="there are: renorm, mla"):
+        on_trial("kda")
 
 
 def _record(verdict: Verdict, rule: str = "", provider: str = "zeros", **changes: object) -> Record:
@@ -61,8 +78,8 @@ def _record(verdict: Verdict, rule: str = "", provider: str = "zeros", **changes
 
 
 class TestVerdictOnAMutant:
-    ZEROS = Mutant("zeros", TOP_K, "kept set")
-    RIGHT = Mutant("right", TOP_K, "")
+    ZEROS = Mutant("zeros", TOP_K, "kept set", "threshold", "renorm_top_k.py")
+    RIGHT = Mutant("right", TOP_K, "", "threshold", "renorm_triton.py")
 
     def test_killed_by_the_rule_that_is_due(self) -> None:
         trial = verdict_on(self.ZEROS, "cpu", [_record(Verdict.PASS), _record(Verdict.FAIL, "kept set")])
@@ -125,3 +142,22 @@ class TestPublicRules:
         for mutant in CORRECT:
             if mutant.operator != "target_probs" and mutant.runtimes == ("cpu",) and mutant.name != "top_k_heap":
                 assert not any(public_verdicts(mutant).rejects.values()), mutant.name
+
+    @pytest.mark.parametrize("name", ["half_scale", "dead_head"])
+    def test_a_tenth_lets_large_faults_of_mla_decode_pass(self, name: str) -> None:
+        fault = next(mutant for mutant in PLANTED["mla"] if (mutant.operator, mutant.name) == (DECODE, name))
+        verdicts = public_verdicts(fault)
+        assert verdicts.shows
+        assert not verdicts.rejects["0.1, 5 %"]
+        assert verdicts.rejects["cosine > 0.99"]
+
+    def test_an_exit_status_sees_no_zeros(self) -> None:
+        zeros = next(mutant for mutant in PLANTED["mla"] if (mutant.operator, mutant.name) == (DECODE, "zeros"))
+        assert [name for name, rejects in public_verdicts(zeros).rejects.items() if not rejects] == [
+            "1e-2, 5 % (exit status)"
+        ]
+
+    def test_right_decodes_pass(self) -> None:
+        for name in ("decode_by_tiles", "decode_by_splits"):
+            right = next(mutant for mutant in RIGHT["mla"] if mutant.name == name)
+            assert not any(public_verdicts(right).rejects.values()), name

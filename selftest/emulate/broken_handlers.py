@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from waveproof.kernels.runtimes.emulate import modifiers, operands
+from waveproof.kernels.runtimes.emulate.isa import convert, convert_scaled
 from waveproof.selftest.emulate.planting import (
     U32,
     U64,
@@ -262,6 +263,28 @@ BROKEN_HANDLERS: tuple[BrokenHandler, ...] = (
     _misread("CLAMP not done", "modifiers", "V_MUL_F32", clmp=lambda i: 0),
     _misread("integer CLAMP wraps", "modifiers", "V_ADD_U32", clmp=lambda i: 0),
     _pure("denormals of sources kept", "modifiers", "V_SUB_F32", _FF, np.subtract, raw_denormals=True),
+    # scaled conversions
+    _misread("low word written", "wrong half", "V_CVT_SCALEF32_PK_FP8_F32", opsel=lambda i: 0),
+    _misread("first byte read", "wrong half", "V_CVT_SCALEF32_F32_FP8", opsel=lambda i: 0),
+    _misread("scale taken for 1", "operands swapped", "V_CVT_SCALEF32_PK_BF8_F16", src1=lambda i: 242),
+    _taken_for("E5M2 for E4M3", "wrong format", "V_CVT_SCALEF32_PK_FP8_BF16", "V_CVT_SCALEF32_PK_BF8_BF16"),
+    _taken_for(
+        "half precision for bfloat16", "wrong format", "V_CVT_SCALEF32_PK_BF8_BF16", "V_CVT_SCALEF32_PK_BF8_F16"
+    ),
+    _entry(
+        "multiplied by the scale",
+        "wrong rounding",
+        "V_CVT_SCALEF32_PK_FP8_F16",
+        lambda: attribute(np, "ldexp", lambda value, power: value * 2.0 ** -np.float64(power)),
+    ),
+    _entry(
+        "infinity for the largest number",
+        "wrong rounding",
+        "V_CVT_SCALEF32_PK_BF8_F32",
+        lambda: attribute(
+            convert_scaled, "to_eight_bits", lambda a, form, saturate: convert.to_eight_bits(a, form, False)
+        ),
+    ),
     # lanes
     _entry(
         "lane number mod 32",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
+from typing import Any
 
 from waveproof.kernels.runtimes.emulate.registry import Context
-from waveproof.selftest.emulate import control_trial, lane_trial, memory_trial
+from waveproof.selftest.emulate import control_trial, lane_trial, memory_trial, scaled_trial
 from waveproof.selftest.emulate.instruction_forms import Form, scalar_forms, vector_forms
 from waveproof.selftest.emulate.instruction_reference import VGPRS
 from waveproof.selftest.emulate.instruction_trial import EXEC_MASKS, Fault, trial
@@ -16,13 +18,21 @@ COVERED_ELSEWHERE: tuple[tuple[str, str], ...] = (
     (r"V_MFMA_", "test_mfma.py"),
     (r"GLOBAL_LOAD_LDS_", "test_lds_dma.py"),
     (r"(BUFFER|GLOBAL|FLAT)_ATOMIC_|FLAT_(LOAD|STORE)_", "test_atomics.py"),
-    (r"V_CVT_", "test_convert.py"),
+    (r"V_CVT_(?!SCALEF32_)", "test_convert.py"),
     (r"V_(CEIL|FLOOR|TRUNC|RNDNE|FRACT|FREXP|LDEXP|RCP|RSQ|SQRT|EXP|LOG|SIN|COS|DIV)_", "test_valu_float.py"),
     (r"V_(DOT|MAD_MIX|PK_MINIMUM3|PK_MAXIMUM3)", "test_packed16.py"),
     (r"V_CMPX?_CLASS", "test_valu_cmp.py"),
     (r"V_(MINIMUM3|MAXIMUM3)", "test_valu_float.py"),
 )
 """Mnemonics without a reference here, as regular expressions, and the test file that has one."""
+
+_TRIALS: tuple[tuple[Any, Container[str]], ...] = (
+    (lane_trial, lane_trial.FORMS),
+    (memory_trial, memory_trial.MNEMONICS),
+    (control_trial, control_trial.TRIALS),
+    (scaled_trial, scaled_trial.MNEMONICS),
+)
+"""Modules with references of their own, and for which mnemonics."""
 
 _CONTEXTS = (
     Context(vgprs=VGPRS, accvgprs=4),
@@ -39,7 +49,7 @@ def covering_file(mnemonic: str) -> str | None:
 
 def is_checked(mnemonic: str) -> bool:
     """Whether :func:`check` has a reference for the mnemonic."""
-    if mnemonic in lane_trial.FORMS or mnemonic in memory_trial.MNEMONICS or mnemonic in control_trial.TRIALS:
+    if any(mnemonic in names for _, names in _TRIALS):
         return True
     if covering_file(mnemonic) is not None:
         return False
@@ -69,8 +79,7 @@ def check(mnemonic: str, first_only: bool = False) -> list[Fault]:
         mnemonic: one for which :func:`is_checked`.
         first_only: stop at the first form that differs.
     """
-    for module, names in ((lane_trial, lane_trial.FORMS), (memory_trial, memory_trial.MNEMONICS),
-                          (control_trial, control_trial.TRIALS)):  # fmt: skip
+    for module, names in _TRIALS:
         if mnemonic in names:
             return module.trials(mnemonic)
     masks = list(EXEC_MASKS)

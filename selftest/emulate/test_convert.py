@@ -255,6 +255,12 @@ def test_narrowing_of_nan_and_infinity(name: str, arch: str) -> None:
     assert got[2] & 0xFFFF == (infinity | 0x80) | nan << 8
 
 
+@pytest.mark.parametrize(("name", "largest"), [("FP8", 0x7E), ("BF8", 0x7B)])
+def test_infinities_saturate_in_the_formats_of_gfx950(name: str, largest: int) -> None:
+    got = converted(f"V_CVT_PK_{name}_F32", [0x7F800000, 0xFF800000, 0x7FC00000], "gfx950", fp16_overflow=True)
+    assert [word & 0xFFFF for word in got[:2]] == [largest | (largest | 0x80) << 8, largest | 0x80 | 0x7F << 8]
+
+
 def test_narrowing_writes_the_half_that_op_sel_names() -> None:
     group = bare_group()
     group.vf[2][:], group.vf[4][:] = 1.0, -2.0

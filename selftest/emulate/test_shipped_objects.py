@@ -195,7 +195,7 @@ def test_fp8_bounds_hold_for_rounded_weights_and_not_for_a_lost_scale() -> None:
     q = torch.randn(2, 4, 576, generator=generator).to(torch.float8_e4m3fn).double()
     kv = torch.randn(90, 576, generator=generator).to(torch.float8_e4m3fn).double()
     want = attend(q, kv, 192**-0.5)
-    bounds = with_fp8_weights(error_bounds(want, torch.bfloat16), want, q, kv, 192**-0.5)
+    bounds = with_fp8_weights(error_bounds(want, torch.bfloat16), want)
     scores = torch.einsum("qhd,kd->qhk", q, kv) * 192**-0.5
     scores = scores.masked_fill(torch.arange(90) >= want.visible[:, None, None], -torch.inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()

@@ -28,6 +28,7 @@ from waveproof.selftest.emulate import sglang_cases
 ARCHES = ("gfx942", "gfx950")
 CASES = Path(__file__).with_name("triton_cases.py")
 OWN = ("kernarg", "bounds", "shared_storage", "counts", "missing")
+OF_GFX950 = ("eight_bits",)
 SGLANG = tuple(sglang_cases.CASES)
 CHILD_SECONDS = 300.0
 
@@ -51,7 +52,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
         if case in SGLANG and find_spec("sglang") is None:
             pytest.skip("sglang is not installed")
         if arch not in answers:
-            wanted = OWN if find_spec("sglang") is None else OWN + SGLANG
+            wanted = OWN + (OF_GFX950 if arch == "gfx950" else ())
+            wanted += () if find_spec("sglang") is None else SGLANG
             answers[arch] = run_cases(arch, *wanted, cache=cache)
         if "unavailable" in answers[arch]:
             pytest.skip(answers[arch]["unavailable"])
@@ -177,6 +179,23 @@ def test_what_stays_in_the_storage_lands(cases: Cases, arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_views_of_one_storage_share_it(cases: Cases, arch: str) -> None:
     assert cases(arch, "shared_storage") == [*range(250, 256), *range(6)]
+
+
+# Conversions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wide", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("narrow", "name"), [("float8_e4m3fn", "fp8"), ("float8_e5m2", "bf8")])
+def test_eight_bit_floats_are_torch_s(cases: Cases, narrow: str, name: str, wide: str) -> None:
+    """By every 16-bit pattern, every code, and float32 around all that rounding may tell apart."""
+    found = cases("gfx950", "eight_bits")
+    short = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[wide]
+    to, back = found[f"to {narrow} {wide}"], found[f"from {narrow} {wide}"]
+    assert to["instructions"] == [f"v_cvt_scalef32_pk_{name}_{short}"]
+    assert back["instructions"] == [f"v_cvt_scalef32_pk_{short}_{name}"]
+    assert (to["others"], back["others"]) == (0, 0)
+    assert to["numbers"] >= 1 << 16
+    assert back["numbers"] == 1 << 12
 
 
 # Launches -----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,12 @@ def row_sums(out, rows, length, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0), tl.sum(values, axis=0))
 
 
+@triton.jit
+def converted(out, source, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, tl.load(source + offsets).to(out.dtype.element_ty))
+
+
 def kernarg() -> dict[str, Any]:
     """Offsets and sizes of the arguments in the code object's metadata, beside those that the driver packs."""
     out, data = torch.zeros(64), torch.tensor([3.0])
@@ -129,6 +135,44 @@ def counts() -> dict[str, Counted]:
     return {"first": first, "again": again, "part": part, "out": out.tolist(), "nothing": nothing}
 
 
+def eight_bits() -> dict[str, dict[str, Any]]:
+    """Conversions to and from 8-bit floats: how many numbers there were, how many of them torch converts to others,
+    and which conversion instructions did it. Torch's are clamped first, which is what Triton promises (saturation,
+    infinities too).
+    """
+    patterns = torch.arange(1 << 16).to(torch.int16)
+    codes = torch.arange(256).to(torch.uint8).repeat(16)
+    found = {}
+    for narrow in (torch.float8_e4m3fn, torch.float8_e5m2):
+        largest = torch.finfo(narrow).max
+        values = codes.view(narrow).float()
+        finite = values[:256][values[:256].isfinite()].sort().values
+        telling = torch.cat([finite, (finite[1:] + finite[:-1]) / 2, torch.tensor([largest * 1.07, -largest * 1.08])])
+        telling = torch.cat([torch.nextafter(telling, torch.tensor(to)) for to in (-torch.inf, torch.inf)] + [telling])
+        single = torch.cat([telling, patterns.view(torch.bfloat16).float()])
+        single = torch.cat([single, torch.zeros(-len(single) % 4096)])
+        sources = single, patterns.view(torch.bfloat16), patterns.view(torch.float16)
+        for source in sources:
+            steps = (
+                ("to", source, narrow, source.clamp(-largest, largest).to(narrow)),
+                ("from", codes.view(narrow), source.dtype, values.to(source.dtype)),
+            )
+            for direction, given, dtype, wanted in steps:
+                out = torch.zeros(given.shape, dtype=dtype)
+                converted[(len(given) // 4096,)](out, given, BLOCK=4096)
+                text = list(converted.device_caches[0][0].values())[-1].asm["amdgcn"]
+                # Through integers: a comparison of floats takes -0 for 0.
+                bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[out.element_size()]
+                both_nan = out.float().isnan() & wanted.float().isnan()
+                differ = (out.view(bits) != wanted.view(bits)) & ~both_nan
+                found[f"{direction} {narrow} {source.dtype}".replace("torch.", "")] = {
+                    "numbers": len(given),
+                    "others": int(differ.sum()),
+                    "instructions": sorted(set(re.findall(r"\bv_cvt_scalef32\w+", text))),
+                }
+    return found
+
+
 MISSING = ("s_trap 3", "s_sethalt 0", "s_icache_inv", "s_dcache_wb")
 """Instructions that a kernel has no use for; the first without a handler stands for all of these."""
 
@@ -155,7 +199,7 @@ def missing() -> dict[str, Any]:
 
     call = Call("top_k_renorm_prob", {"probs": torch.ones(1, 64), "top_k": 1})
     functions = {"unsupported": unsupported, "swallowed": swallowed, "faulty": faulty}
-    replies = {name: worker.run(execution, function, call)[0] for name, function in functions.items()}
+    replies = {name: worker.run(execution, function, 1, call)[0] for name, function in functions.items()}
     return {"mnemonic": chosen.split()[0].upper(), **replies}
 
 

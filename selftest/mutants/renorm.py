@@ -7,12 +7,7 @@ which public report it follows. Importing this table imports none of them.
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-
-FOLDER = Path(__file__).parent
+from waveproof.selftest.mutants.mutant import Mutant
 
 TOP_K, TOP_P, LAW = "top_k_renorm_prob", "top_p_renorm_prob", "target_probs"
 
@@ -24,65 +19,21 @@ OFFSETS, SPILLS = "offsets fit their type", "no spills"
 RESULTS_STAY = "earlier results unchanged"
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One implementation on trial."""
-
-    name: str
-    operator: str
-    seen_by: str
-    """The rule that is expected to break, among others perhaps; empty for a right implementation."""
-    variant: str = "threshold"
-    """What it declares."""
-    file: str = ""
-    """File beside this one; the operator's own if not given."""
-    runtimes: tuple[str, ...] = ("cpu",)
-    whole_rows: bool = False
-    """Whether a row is a program of its own and host code touches no other (``Implementation.whole_row_programs``)."""
-    profile: str = "quick"
-    """The smallest profile that has a size at which the fault shows."""
-
-    @property
-    def path(self) -> Path:
-        """The file that defines it."""
-        return FOLDER / (self.file or _FILES[self.operator])
-
-    @property
-    def fault(self) -> str:
-        """What is wrong with it, from its docstring."""
-        return _docstrings(self.path)[self.name]
-
-    def option(self, root: Path) -> str:
-        """Its ``--provider`` value, with a path relative to ``root``."""
-        location = self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
-        runtimes = "+".join(self.runtimes)
-        grid = ",grid=rows" if self.whole_rows else ""
-        return f"{self.operator}={location}:{self.name},variant={self.variant},runtime={runtimes}{grid}"
-
-
-_FILES = {TOP_K: "renorm_top_k.py", TOP_P: "renorm_top_p.py", LAW: "renorm_target_probs.py"}
+THRESHOLD = "threshold"
 _TRITON = "renorm_triton.py"
 _CORRECT = "correct_renorm.py"
 
 
-@cache
-def _docstrings(path: Path) -> dict[str, str]:
-    """First lines of the docstrings of a file's functions, read without running it."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in functions}
+def _top_k(name: str, seen_by: str, variant: str = THRESHOLD, profile: str = "quick") -> Mutant:
+    return Mutant(name, TOP_K, seen_by, variant, "renorm_top_k.py", profile=profile)
 
 
-def _top_k(name: str, seen_by: str, variant: str = "threshold", profile: str = "quick") -> Mutant:
-    return Mutant(name, TOP_K, seen_by, variant, profile=profile)
+def _top_p(name: str, seen_by: str, variant: str = THRESHOLD) -> Mutant:
+    return Mutant(name, TOP_P, seen_by, variant, "renorm_top_p.py")
 
 
-def _top_p(name: str, seen_by: str, variant: str = "threshold") -> Mutant:
-    return Mutant(name, TOP_P, seen_by, variant)
-
-
-def _law(name: str, seen_by: str, variant: str = "threshold") -> Mutant:
-    return Mutant(name, LAW, seen_by, variant)
+def _law(name: str, seen_by: str, variant: str = THRESHOLD) -> Mutant:
+    return Mutant(name, LAW, seen_by, variant, "renorm_target_probs.py")
 
 
 def _triton(
@@ -92,7 +43,7 @@ def _triton(
     whole_rows: bool = False,
     profile: str = "quick",
 ) -> Mutant:
-    return Mutant(name, TOP_K, seen_by, file=_TRITON, runtimes=runtimes, whole_rows=whole_rows, profile=profile)
+    return Mutant(name, TOP_K, seen_by, THRESHOLD, _TRITON, runtimes=runtimes, whole_rows=whole_rows, profile=profile)
 
 
 MUTANTS = (
@@ -228,16 +179,16 @@ MUTANTS = (
 """All that must be rejected."""
 
 CORRECT = (
-    Mutant("top_k_threshold", TOP_K, "", file=_CORRECT),
+    Mutant("top_k_threshold", TOP_K, "", THRESHOLD, _CORRECT),
     Mutant("top_k_stable_sort", TOP_K, "", "exact-k", _CORRECT),
     Mutant("top_k_heap", TOP_K, "", "exact-k", _CORRECT),
-    Mutant("top_k_reciprocal", TOP_K, "", file=_CORRECT),
-    Mutant("top_p_threshold", TOP_P, "", file=_CORRECT),
+    Mutant("top_k_reciprocal", TOP_K, "", THRESHOLD, _CORRECT),
+    Mutant("top_p_threshold", TOP_P, "", THRESHOLD, _CORRECT),
     Mutant("top_p_numpy", TOP_P, "", "exact-p", _CORRECT),
-    Mutant("top_p_bisection", TOP_P, "", file=_CORRECT),
-    Mutant("target_probs_threshold", LAW, "", file=_CORRECT),
+    Mutant("top_p_bisection", TOP_P, "", THRESHOLD, _CORRECT),
+    Mutant("target_probs_threshold", LAW, "", THRESHOLD, _CORRECT),
     Mutant("target_probs_selection", LAW, "", "any-k", _CORRECT),
-    Mutant("right", TOP_K, "", file=_TRITON, runtimes=("interpret", "compile")),
-    Mutant("right_bisection", TOP_K, "", file=_TRITON, runtimes=("interpret", "compile"), whole_rows=True),
+    Mutant("right", TOP_K, "", THRESHOLD, _TRITON, runtimes=("interpret", "compile")),
+    Mutant("right_bisection", TOP_K, "", THRESHOLD, _TRITON, runtimes=("interpret", "compile"), whole_rows=True),
 )
 """All that must pass, and what each planted fault is a fault of among them."""
