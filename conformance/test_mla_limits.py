@@ -11,19 +11,25 @@ from dataclasses import replace
 import pytest
 
 from waveproof.fixtures.bench import Bench
-from waveproof.fixtures.shapes.latent_attention import HEAD_COUNTS
+from waveproof.fixtures.shapes.latent_attention import HEAD_COUNTS, SWEEP_HEADS, SWEEP_QUERY_LENGTHS
 from waveproof.fixtures.strategies.mla import AttentionCase, fitted
-from waveproof.golden.judges.relations import judge_answered_or_refused
+from waveproof.golden.judges.relations import judge_answered_or_refused, judge_says_why
 
 pytestmark = pytest.mark.rocm
 
 DECODE, ABSORBED, EXTEND, PREFILL = "mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill"
 PAGED, CACHED, ALL = (DECODE, ABSORBED), (DECODE, ABSORBED, EXTEND), (DECODE, ABSORBED, EXTEND, PREFILL)
-SWEEP_HEADS = [
-    heads if heads in (*HEAD_COUNTS, *range(1, 17), 127) else pytest.param(heads, marks=pytest.mark.nightly)
-    for heads in range(1, 129)
+SLOW = pytest.mark.slow
+QUERIES = [n if n in (1, 2, 4, 8, 9) else pytest.param(n, marks=SLOW) for n in SWEEP_QUERY_LENGTHS]
+AS_MANY_AS_DRAFTED = 8
+"""Queries of a request that current speculative decoders verify at once."""
+HEADS = [
+    heads
+    if heads in (5, 6, 12, 16, 24)
+    else pytest.param(heads, marks=SLOW if heads in (*HEAD_COUNTS, *range(1, 17), 127) else pytest.mark.nightly)
+    for heads in SWEEP_HEADS
 ]
-"""What models come to, all that are padded to 16, and in the nightly profile the others."""
+"""A few in the quick profile; what models come to and all that are padded to 16 in the default one; then all."""
 
 
 def right_or_refused(bench: Bench, case: AttentionCase, *forced: str) -> None:
@@ -51,28 +57,45 @@ def test_undeclared_dtype(bench: Bench, pair: str, seed: int) -> None:
 
 
 @pytest.mark.operator(DECODE, pace="fast")
-@pytest.mark.parametrize("queries", range(1, 18))
+@pytest.mark.parametrize("queries", QUERIES[:AS_MANY_AS_DRAFTED])
 def test_length_of_verification(bench: Bench, queries: int, seed: int) -> None:
     case = AttentionCase(16, ((queries, 100), (queries, 33)), "newest", seed=seed)
     right_or_refused(bench, case, "requests")
 
 
 @pytest.mark.operator(DECODE, pace="fast")
-@pytest.mark.parametrize("heads", SWEEP_HEADS)
+@pytest.mark.parametrize("queries", QUERIES[AS_MANY_AS_DRAFTED:])
+def test_longer_verification(bench: Bench, queries: int, seed: int) -> None:
+    case = AttentionCase(16, ((queries, 100), (queries, 33)), "newest", seed=seed)
+    right_or_refused(bench, case, "requests")
+
+
+@pytest.mark.operator(*PAGED, pace="fast")
+def test_refusal_of_twelve_heads(bench: Bench, seed: int) -> None:
+    # Twelve heads are Kimi K3 at TP8: who cannot take them has to say so.
+    declared = fitted(AttentionCase(12, ((1, 37),), seed=seed), bench.subject)
+    call = replace(declared, heads=12).call(bench.operator)
+    bench.hold(judge_says_why(bench.run(call).error, call))
+
+
+@pytest.mark.operator(DECODE, pace="fast")
+@pytest.mark.parametrize("heads", HEADS)
 def test_number_of_heads(bench: Bench, heads: int, seed: int) -> None:
     case = AttentionCase(heads, ((1, 37), (1, 70)), "offset", seed=seed)
     right_or_refused(bench, case, "heads")
 
 
-@pytest.mark.operator(*CACHED, pace="fast")
-@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.broad
+@pytest.mark.operator(*CACHED)
+@pytest.mark.parametrize("page_size", [16, 64])
 def test_page_size(bench: Bench, page_size: int, seed: int) -> None:
     # Accepted and ignored, it is word salad, and fast (ROCm/aiter#2996).
     case = AttentionCase(16, ((1, 127), (1, 64), (1, 1)), "spotlight", page_size, seed=seed)
     right_or_refused(bench, case, "page_size")
 
 
-@pytest.mark.operator(*PAGED, pace="fast")
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
 def test_ragged_queries(bench: Bench, seed: int) -> None:
     case = AttentionCase(16, ((2, 40), (1, 131), (2, 5)), "newest", seed=seed)
     right_or_refused(bench, case, "requests")
@@ -93,3 +116,16 @@ def test_request_alone_is_request_in_batch(bench: Bench, seed: int) -> None:
         bench.conforms(
             fitted(AttentionCase(16, (request,), "spotlight", 16, seed=seed), bench.subject).call(bench.operator)
         )
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
+def test_request_without_tokens(bench: Bench, seed: int) -> None:
+    # A row that only fills a graph has no tokens: its own answer is 0 and -inf, and it spoils no other (vllm#57094).
+    right_or_refused(bench, AttentionCase(16, ((1, 5), (1, 0), (1, 7)), "offset", seed=seed), "requests")
+
+
+@pytest.mark.broad
+@pytest.mark.operator(*PAGED)
+def test_queries_before_the_first_token(bench: Bench, seed: int) -> None:
+    right_or_refused(bench, AttentionCase(16, ((3, 1), (3, 20), (3, 2)), "offset", seed=seed), "requests")

@@ -19,18 +19,36 @@ pytestmark = pytest.mark.rocm
 PAD, UNPAD = "pad_heads", "unpad_heads"
 
 
-@pytest.mark.operator(PAD)
-@pytest.mark.parametrize("mode", PAD_MODES)
-@pytest.mark.parametrize("heads", range(1, 17))
-def test_padded_heads(bench: Bench, heads: int, mode: str, seed: int) -> None:
-    # repeat_interleave(16 // 12) pads nothing (sgl-project/sglang#36356): what cannot be repeated evenly is refused.
+EVEN = [(heads, mode) for heads in range(1, 17) for mode in PAD_MODES if mode != "repeat" or 16 % heads == 0]
+
+
+def call_of(heads: int, mode: str, seed: int) -> Call:
+    """``heads`` heads to be padded to 16, in one dtype or another."""
     dtype = (torch.bfloat16, torch.float16, torch.float32)[heads % 3]
     x = torch.randn(3, heads, 64, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    call = Call(PAD, {"x": x, "target": 16, "mode": mode})
-    if mode == "repeat" and 16 % heads:
-        bench.hold(judge_refused(bench.run(call).error, f"{heads} heads repeated to 16", call))
-    else:
-        bench.conforms(call)
+    return Call(PAD, {"x": x, "target": 16, "mode": mode})
+
+
+@pytest.mark.operator(PAD)
+@pytest.mark.parametrize(("heads", "mode"), EVEN)
+def test_padded_heads(bench: Bench, heads: int, mode: str, seed: int) -> None:
+    bench.conforms(call_of(heads, mode, seed))
+
+
+@pytest.mark.operator(PAD)
+def test_strided_heads(bench: Bench, seed: int) -> None:
+    call = call_of(12, "zero", seed)
+    x = call.arguments["x"]
+    assert isinstance(x, torch.Tensor)
+    bench.conforms(call.with_arguments(x=torch.cat([x, x], -1)[..., :64]))
+
+
+@pytest.mark.operator(PAD)
+@pytest.mark.parametrize("heads", [heads for heads in range(1, 17) if 16 % heads])
+def test_uneven_repeat(bench: Bench, heads: int, seed: int) -> None:
+    # repeat_interleave(16 // 12) pads nothing (sgl-project/sglang#36356): what does not come out even is refused.
+    call = call_of(heads, "repeat", seed)
+    bench.hold(judge_refused(bench.run(call).error, f"{heads} heads repeated to 16", call))
 
 
 @pytest.mark.operator(UNPAD)

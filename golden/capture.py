@@ -7,7 +7,6 @@ the caller brings as a function. Nothing here knows of providers or runtimes.
 from __future__ import annotations
 
 import datetime
-import importlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Literal
 
 import torch
 
+from waveproof.golden.cases import Case
 from waveproof.golden.manifest import BadManifest, Golden, Provenance, describe_arguments, describe_outputs
-from waveproof.golden.renorm_cases import GENERATOR, Case
+from waveproof.golden.references.outputs import distinct_variants, reference_outputs
 from waveproof.golden.store import GoldenStore
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.registry import OPERATORS
@@ -59,6 +59,10 @@ class Source:
     """Raises :class:`NoAnswer` or :class:`SourceUnavailable`."""
     paths: tuple[str, ...] = ()
     """Values of an argument ``path`` that it knows; empty where the operator has none or it knows all."""
+    omits: tuple[str, ...] = ()
+    """Optional results that it does not give."""
+    computes: Callable[[Call], bool] = lambda call: True
+    """Whether it claims to compute a call of its operator: a golden is of what somebody stands for."""
 
     def takes(self, case: Case) -> bool:
         """Whether the case is for this source."""
@@ -67,6 +71,7 @@ class Source:
             case.operator == self.operator
             and self.variant in case.variants
             and (path is None or not self.paths or path in self.paths)
+            and self.computes(case.call)
         )
 
     def golden_id(self, case: Case) -> str:
@@ -115,11 +120,11 @@ def capture(sources: Iterable[Source], store: GoldenStore, cases: Iterable[Case]
 
 
 def reference_sources() -> tuple[Source, ...]:
-    """The float64 reference of every operator, under each variant that has one."""
+    """The float64 reference of every operator that computes, under each variant whose values are its own."""
     return tuple(
-        Source(REFERENCE, operator.name, variant, "cpu", _reference_run(operator.family, variant))
+        Source(REFERENCE, operator.name, variant, "cpu", _reference_run(variant))
         for operator in OPERATORS.values()
-        for variant in operator.variants
+        for variant in distinct_variants(operator)
         if variant not in OPEN_VARIANTS
     )
 
@@ -149,12 +154,11 @@ def suite_version() -> str:
         return "not installed"
 
 
-def _reference_run(family: str, variant: str) -> Callable[[Call], Answer]:
+def _reference_run(variant: str) -> Callable[[Call], Answer]:
     def run(call: Call) -> Answer:
-        reference = importlib.import_module(f"waveproof.golden.references.{family}").reference
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         provenance = provenance_of("waveproof", suite_version(), cpu_name(), "cpu", versions)
-        return Answer((reference(call, variant).value,), provenance)
+        return Answer(tuple(output.value for output in reference_outputs(call, variant)), provenance)
 
     return run
 
@@ -166,9 +170,9 @@ def _golden(identifier: str, source: Source, case: Case, answer: Answer) -> Gold
         variant=source.variant,
         provider=source.provider,
         case=case.name,
-        generator=GENERATOR,
+        generator=case.generator,
         seed=case.seed,
         arguments=describe_arguments(case.call),
-        outputs=describe_outputs(case.call, answer.outputs),
+        outputs=describe_outputs(case.call, answer.outputs, source.omits),
         provenance=answer.provenance,
     )

@@ -1,41 +1,27 @@
 """Where stored goldens and float64 disagree.
 
 The reference is computed afresh from the stored inputs, so a diff tries three things at once: what an implementation
-once gave, the reference as it is now, and, for stored goldens of the reference itself, that it has not moved.
+once gave, the reference as it is now, and, for stored goldens of the reference itself, that it has not moved. What an
+implementation may be off is for the judges of its operator to say, the same that judge a conformance run.
 """
 
 from __future__ import annotations
 
-import importlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
 from waveproof.golden.capture import REFERENCE
+from waveproof.golden.judges.conformance import Form, Outputs, forms, judge_forms, judge_outputs
 from waveproof.golden.judges.judgement import Judgement
-from waveproof.golden.judges.tolerance import judge_distribution, judge_form
 from waveproof.golden.manifest import Golden
+from waveproof.golden.references import renorm as renorm_reference
+from waveproof.golden.references.outputs import Exact, reference_outputs
 from waveproof.golden.store import GoldenStore, StoredGolden
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.registry import operator_named
-
-FLOAT64_TO_FLOAT32 = 2.0**-29
-"""Ratio of the unit roundoffs, 2^-53 to 2^-24."""
-
-
-class Interval(Protocol):
-    """What is used of a family's reference: float64 tensors of the output's shape."""
-
-    @property
-    def value(self) -> torch.Tensor: ...  # noqa: D102
-    @property
-    def low(self) -> torch.Tensor: ...  # noqa: D102
-    @property
-    def high(self) -> torch.Tensor: ...  # noqa: D102
-    @property
-    def tolerance(self) -> torch.Tensor: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -61,81 +47,93 @@ class Comparison:
     disagreements: tuple[Disagreement, ...]
 
 
-def compare_store(store: GoldenStore, reference: Callable[[Call, str], Interval] | None = None) -> Iterator[Comparison]:
-    """Hold every golden of a store against ``reference``, by default the one of its operator's family.
+def compare_store(store: GoldenStore) -> Iterator[Comparison]:
+    """Hold every golden of a store against the reference of its operator.
 
     Raises:
         BadManifest, TamperedGolden: the store is not in order.
     """
     for entry in store.entries():
-        stored = store.load(entry.golden.id)
-        yield compare(stored, (reference or family_reference)(stored.call, stored.golden.variant))
+        yield compare(store.load(entry.golden.id))
 
 
-def family_reference(call: Call, variant: str) -> Any:
-    """The float64 reference of the call's operator: ``golden/references/<family>.py:reference``."""
-    family = operator_named(call.operator).family
-    return importlib.import_module(f"waveproof.golden.references.{family}").reference(call, variant)
-
-
-def compare(stored: StoredGolden, expected: Interval) -> Comparison:
-    """Hold one golden against its reference."""
-    golden, output = stored.golden, stored.outputs[0]
-    dtype = torch.float64 if golden.provider == REFERENCE else torch.float32
-    form = judge_form(output, tuple(expected.value.shape), dtype, stored.call)
-    if not form.holds:
-        return Comparison(golden, float("inf"), (_from_judgement(form),))
+def compare(stored: StoredGolden) -> Comparison:
+    """Hold one golden against its reference: every output that it has."""
+    golden, call, outputs = stored.golden, stored.call, stored.outputs
+    broken = [judgement for judgement in judge_forms(outputs, _due(stored), call) if not judgement.holds]
+    if broken:
+        return Comparison(golden, math.inf, tuple(map(_from_judgement, broken)))
     if golden.provider == REFERENCE:
-        return _against_itself(golden, output, expected)
-    inside = _inside(output, expected)
-    judge = _JUDGES.get(operator_named(golden.operator).family)
-    judgements = judge(output, expected, stored.call) if judge else []
-    broken = [inside] if inside else []
-    broken += [_from_judgement(judgement) for judgement in judgements if not judgement.holds]
-    return Comparison(golden, max((judgement.severity for judgement in judgements), default=0.0), tuple(broken))
+        return _against_itself(golden, outputs, reference_outputs(call, golden.variant))
+    beyond = _BEYOND.get(operator_named(golden.operator).family)
+    found = beyond(outputs, call, golden.variant) if beyond else []
+    judgements = judge_outputs(outputs, call, golden.variant)
+    found += [_from_judgement(judgement) for judgement in judgements if not judgement.holds]
+    return Comparison(golden, max(map(_severity, judgements), default=0.0), tuple(found))
 
 
-_JUDGES: dict[str, Callable[[torch.Tensor, Any, Call], list[Judgement]]] = {"renorm": judge_distribution}
-"""What a family demands of an output beyond the interval of each element."""
+def _due(stored: StoredGolden) -> list[Form]:
+    """Forms of the outputs that the golden has; those of the reference are float64."""
+    names = [item.name for item in operator_named(stored.golden.operator).returns]
+    due = [form for name, form in zip(names, forms(stored.call), strict=True) if name in stored.golden.outputs]
+    if stored.golden.provider == REFERENCE:
+        return [(shape, torch.float64) for shape, _ in due]
+    return due
 
 
-def _inside(output: torch.Tensor, expected: Interval) -> Disagreement | None:
+def _legal_interval(outputs: Outputs, call: Call, variant: str) -> list[Disagreement]:
     """Whether each element lies in its legal interval; NaN lies in none."""
-    got, low, high = output.double(), expected.low, expected.high
+    expected = renorm_reference.reference(call, variant)
+    got, low, high = outputs[0].double(), expected.low, expected.high
     outside = ~((got >= low) & (got <= high)) & ~(torch.isnan(got) & torch.isinf(high))
     if not outside.any():
-        return None
+        return []
     index = _first(outside)
-    return Disagreement(
-        "legal interval",
-        index,
-        f"[{low[index].item():.9g}, {high[index].item():.9g}]",
-        f"{got[index].item():.9g}",
-        f"{int(outside.sum())} of {outside.numel()} elements lie outside, the first by "
-        f"{max(low[index].item() - got[index].item(), got[index].item() - high[index].item()):.3g}",
-    )
+    return [
+        Disagreement(
+            "legal interval",
+            index,
+            f"[{low[index].item():.9g}, {high[index].item():.9g}]",
+            f"{got[index].item():.9g}",
+            f"{int(outside.sum())} of {outside.numel()} elements lie outside, the first by "
+            f"{max(low[index].item() - got[index].item(), got[index].item() - high[index].item()):.3g}",
+        )
+    ]
 
 
-def _against_itself(golden: Golden, output: torch.Tensor, expected: Interval) -> Comparison:
-    """Whether the reference gives what it once gave; both are off by the error model, in float64's roundoff."""
-    value = expected.value
-    bound = 2.0 * FLOAT64_TO_FLOAT32 * expected.tolerance * value
-    error = (output - value).abs()
-    moved = ~(error <= bound) & ~(torch.isnan(output) & torch.isnan(value))
-    ratio = torch.where(error > 0, error / bound, 0.0)
-    severity = ratio.nan_to_num(nan=0.0).max().item() if ratio.numel() else 0.0
-    if not moved.any():
-        return Comparison(golden, severity, ())
-    index = _first(moved)
-    low, high = (value[index] - bound[index]).item(), (value[index] + bound[index]).item()
-    moved_much = Disagreement(
-        "reference unmoved",
-        index,
-        f"[{low:.17g}, {high:.17g}]",
-        f"{output[index].item():.17g}",
-        f"{int(moved.sum())} of {moved.numel()} elements of the stored reference are not what it gives now",
-    )
-    return Comparison(golden, severity, (moved_much,))
+_BEYOND: dict[str, Callable[[Outputs, Call, str], list[Disagreement]]] = {"renorm": _legal_interval}
+"""What a diff of a family shows beyond what its judges say."""
+
+
+def _against_itself(golden: Golden, outputs: Outputs, expected: tuple[Exact, ...]) -> Comparison:
+    """Whether the reference gives what it once gave; both may be off by its own error."""
+    severity, found = 0.0, []
+    for name, output, exact in zip(golden.outputs, outputs, expected, strict=True):
+        value, bound = exact.value, 2.0 * exact.own_error
+        same = (output == value) | (torch.isnan(output) & torch.isnan(value))
+        error = torch.where(same, 0.0, (output - value).abs())
+        moved = ~(error <= bound) & ~same
+        ratio = torch.where(same, 0.0, error / bound)
+        severity = max(severity, ratio.nan_to_num(nan=math.inf).max().item() if ratio.numel() else 0.0)
+        if moved.any():
+            index = _first(moved)
+            low, high = (value[index] - bound[index]).item(), (value[index] + bound[index]).item()
+            found.append(
+                Disagreement(
+                    "reference unmoved",
+                    index,
+                    f"[{low:.17g}, {high:.17g}]",
+                    f"{output[index].item():.17g}",
+                    f"{int(moved.sum())} of {moved.numel()} elements of the stored {name} are not what the reference "
+                    "gives now",
+                )
+            )
+    return Comparison(golden, severity, tuple(found))
+
+
+def _severity(judgement: Judgement) -> float:
+    """Infinite where the figure is NaN, as the error of a NaN is."""
+    return math.inf if math.isnan(judgement.severity) else judgement.severity
 
 
 def _from_judgement(judgement: Judgement) -> Disagreement:

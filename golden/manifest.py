@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import torch
@@ -16,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    StrictBool,
     StrictInt,
     StrictStr,
     TypeAdapter,
@@ -24,11 +26,11 @@ from pydantic import (
     model_validator,
 )
 
-from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.contract import Argument, Call, Operator
 from waveproof.kernels.operators.registry import operator_named
 
 SCHEMA: Final = 1
-"""Raised by one whenever a field changes its meaning or goes."""
+"""Raised by one whenever a field changes its meaning or goes; a dtype more is refused by name where it is not known."""
 
 MANIFEST = "manifest.json"
 
@@ -38,7 +40,11 @@ class BadManifest(ValueError):
 
 
 Scalar = StrictInt | Annotated[FiniteFloat, Field(strict=True)] | StrictStr | None
-Dtype = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32"]
+Dtype = Literal["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int64", "int32"]
+
+
+_SCALAR: TypeAdapter[Any] = TypeAdapter(Scalar)
+_FLAG: TypeAdapter[bool] = TypeAdapter(StrictBool)
 
 
 class _Frozen(BaseModel):
@@ -65,7 +71,8 @@ class ArgumentSpec(_Frozen):
 
     name: str
     tensor: TensorSpec | None = None
-    scalar: Scalar = None
+    scalar: StrictBool | Scalar = None
+    """A bool where the operator's argument is a flag, and nowhere else."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ArgumentSpec:
@@ -113,7 +120,7 @@ class Golden(_Frozen):
     arguments: tuple[ArgumentSpec, ...]
     """In calling order."""
     outputs: dict[str, TensorSpec]
-    """By the names of the operator's returns."""
+    """By the names of the operator's returns, in their order; optional ones that the provider omits are not there."""
     provenance: Provenance
 
     @model_validator(mode="after")
@@ -126,10 +133,13 @@ class Golden(_Frozen):
             raise ValueError(f"{self.operator} has no variant {self.variant!r}; it has: {', '.join(contract.variants)}")
         for what, given, due in (
             ("arguments", tuple(item.name for item in self.arguments), contract.argument_names),
-            ("outputs", tuple(self.outputs), tuple(item.name for item in contract.returns)),
+            ("outputs", tuple(self.outputs), tuple(item.name for item in _given(contract, self.outputs))),
         ):
             if given != due:
                 raise ValueError(f"{what} are {', '.join(given) or 'none'}; {self.operator} has {', '.join(due)}")
+        for item, argument in zip(self.arguments, contract.arguments, strict=True):
+            if isinstance(item.scalar, bool) != (argument.scalar == "bool"):
+                raise ValueError(f"argument {item.name!r} is {item.scalar!r}; {_flag_rule(argument)}")
         return self
 
     @property
@@ -174,24 +184,27 @@ def describe_arguments(call: Call) -> tuple[ArgumentSpec, ...]:
     Raises:
         BadManifest: an argument has a dtype or value that a store does not hold.
     """
+    flags = {item.name for item in operator_named(call.operator).arguments if item.scalar == "bool"}
     try:
         return tuple(
             ArgumentSpec(name=name, tensor=TensorSpec.of(value))
             if isinstance(value, torch.Tensor)
-            else ArgumentSpec(name=name, scalar=TypeAdapter(Scalar).validate_python(value))
+            else ArgumentSpec(name=name, scalar=(_FLAG if name in flags else _SCALAR).validate_python(value))
             for name, value in call.arguments.items()
         )
     except ValidationError as error:
         raise BadManifest(f"call of {call.operator}: {_first(error)}") from None
 
 
-def describe_outputs(call: Call, outputs: tuple[torch.Tensor, ...]) -> dict[str, TensorSpec]:
-    """What a golden says of a call's outputs, by the names of the operator's returns.
+def describe_outputs(
+    call: Call, outputs: tuple[torch.Tensor, ...], omitted: tuple[str, ...] = ()
+) -> dict[str, TensorSpec]:
+    """What a golden says of a call's outputs, by the names of the operator's returns but those omitted.
 
     Raises:
         BadManifest: an output has a dtype that a store does not hold, or there are not as many as the operator returns.
     """
-    names = tuple(item.name for item in operator_named(call.operator).returns)
+    names = tuple(item.name for item in operator_named(call.operator).returns if item.name not in omitted)
     if len(outputs) != len(names):
         raise BadManifest(f"{call.operator} returns {len(names)} tensors, here are {len(outputs)}")
     try:
@@ -245,6 +258,15 @@ def output_name(name: str) -> str:
 def dtype_name(tensor: torch.Tensor) -> str:
     """``float32`` for ``torch.float32``."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _given(contract: Operator, outputs: Mapping[str, TensorSpec]) -> tuple[Argument, ...]:
+    """The operator's returns without the optional ones that are not there."""
+    return tuple(item for item in contract.returns if item.name in outputs or not item.optional)
+
+
+def _flag_rule(argument: Argument) -> str:
+    return "True or False is due" if argument.scalar == "bool" else "it is no flag"
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,14 +6,12 @@ holds raises ``GENERATOR``: stored goldens of the old one stay comparable, for t
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from waveproof.kernels.operators.contract import Call, Value
-from waveproof.kernels.operators.registry import operator_named
+from waveproof.golden.cases import Case, make_case, stream
+from waveproof.kernels.operators.contract import Value
 from waveproof.kernels.operators.renorm import TARGET_PROBS, TOP_K_ALL, TOP_K_RENORM_PROB, TOP_P_RENORM_PROB
 
 GENERATOR = "renorm-cases/1"
@@ -22,23 +20,6 @@ SEED = 20_240_701
 
 SERVING_VOCABULARIES = (128_256, 151_936, 163_840)
 """Llama 3, Qwen 3 and Kimi K2 (``vocab_size`` in their ``config.json``)."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call with a name that tells what is hard about it."""
-
-    name: str
-    seed: int
-    """Seed of the whole set; the case's own stream follows from it and the name."""
-    call: Call
-    variants: tuple[str, ...]
-    """Semantic variants under which it is captured; both where the variants differ on it or it is cheap."""
-
-    @property
-    def operator(self) -> str:
-        """Name of the operator that it calls."""
-        return self.call.operator
 
 
 def small_cases(seed: int = SEED) -> tuple[Case, ...]:
@@ -142,8 +123,7 @@ def _target_probs_cases(seed: int) -> list[Case]:
 
 
 def _case(seed: int, operator: str, name: str, arguments: dict[str, Value], variants: tuple[str, ...] = ()) -> Case:
-    labels: dict[str, str | int | float] = {"generator": GENERATOR, "case": name, "seed": seed}
-    return Case(name, seed, Call(operator, arguments, labels=labels), variants or operator_named(operator).variants)
+    return make_case(GENERATOR, seed, operator, name, arguments, variants)
 
 
 def _target(
@@ -166,13 +146,8 @@ def _target(
     return _case(seed, TARGET_PROBS.name, name, arguments, variants)
 
 
-def _generator(seed: int, name: str) -> torch.Generator:
-    """A stream of its own for each name, so that a case added or dropped changes no other."""
-    return torch.Generator().manual_seed(seed ^ zlib.crc32(name.encode()))
-
-
 def _logits(seed: int, name: str, rows: int, vocab_size: int) -> torch.Tensor:
-    return torch.randn(rows, vocab_size, generator=_generator(seed, name)) * 3.0
+    return torch.randn(rows, vocab_size, generator=stream(seed, name)) * 3.0
 
 
 def _softmax_rows(seed: int, name: str, rows: int, vocab_size: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from waveproof.reports import cli_case_study, cli_emulate, cli_figures, cli_golden, cli_trial
+from waveproof.reports import cli_case_study, cli_emulate, cli_figures, cli_golden, cli_heads, cli_trial
 
 
 class _Refusing(TyperGroup):
@@ -48,6 +48,7 @@ cli_emulate.app.command()(cli_case_study.case_study)
 cli_emulate.app.command()(cli_case_study.lds_order)
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
+app.command()(cli_heads.heads)
 app.command()(cli_trial.soak)
 
 Results = Annotated[
@@ -117,13 +118,15 @@ def killmatrix(
     profile: Annotated[str, typer.Option(help="Sizes and Hypothesis budgets: quick, default or nightly.")] = "quick",
     runtime: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated; all if not given.")] = "",
     operator: Annotated[str, typer.Option(metavar="NAME", help="Only this operator; all if not given.")] = "",
+    family: Annotated[str, typer.Option(metavar="NAME", help="Only this family; all if not given.")] = "",
     public: Annotated[bool, typer.Option("--public", help="Also show what public comparison rules reject.")] = False,
 ) -> None:
     """Put planted faults and right implementations through the suite; exit status 1 if one comes out wrong."""
     from waveproof.selftest.kill_matrix import kill_matrix, well
     from waveproof.selftest.public_rules import public_rules
 
-    trials = kill_matrix(profile, [name for name in runtime.split(",") if name], operator, _wide_console())
+    runtimes = [name for name in runtime.split(",") if name]
+    trials = kill_matrix(profile, runtimes, operator, _wide_console(), family)
     if public:
         public_rules(trials, _wide_console())
     raise typer.Exit(0 if well(trials) else 1)

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from waveproof.golden.capture import Attempt, Source
+    from waveproof.golden.cases import Case
     from waveproof.golden.store import GoldenStore
 
 app = typer.Typer(no_args_is_help=True, help="Stored goldens: capture, verify, compare with float64, list.")
@@ -30,6 +31,10 @@ class UnknownProvider(LookupError):
     """No provider of that name offers the runtime."""
 
 
+class UnknownFamily(LookupError):
+    """No family of that name has cases that goldens are captured for."""
+
+
 @app.command()
 def capture(
     runtime: Annotated[str, typer.Option(help="Where implementations run: cpu, interpret, hip, cuda.")],
@@ -38,9 +43,15 @@ def capture(
         list[str] | None,
         typer.Option(help="Only this provider; may be given again. float64 is the reference, offered with cpu."),
     ] = None,
+    family: Annotated[
+        list[str] | None, typer.Option(help="Only operators of this family, renorm or mla; may be given again.")
+    ] = None,
     serving: Annotated[
         bool | None,
-        typer.Option("--serving/--small", help="With cases at V = 128,256 to 163,840; default on hip and cuda only."),
+        typer.Option(
+            "--serving/--small",
+            help="With cases at V = 128,256 to 163,840 and on up to 1,000 cached tokens; default on hip and cuda only.",
+        ),
     ] = None,
 ) -> None:
     """Capture goldens of every provider that this machine can run.
@@ -48,18 +59,19 @@ def capture(
     Ids that the store holds are left alone, so a capture that was cut short can be taken up again. Exits with 1 where
     nothing was captured.
     """
-    from waveproof.golden import renorm_cases
     from waveproof.golden.capture import capture as capture_goldens
     from waveproof.golden.store import GoldenStore
+    from waveproof.kernels.operators.registry import operator_named
     from waveproof.kernels.runtimes.process import WorkerPool
 
-    cases = renorm_cases.small_cases()
-    if serving if serving is not None else runtime in ("hip", "cuda"):
-        cases += renorm_cases.serving_cases()
+    cases = _cases(family or [], serving if serving is not None else runtime in ("hip", "cuda"))
+    families = {operator_named(case.operator).family for case in cases}
     store, pool = GoldenStore(out), WorkerPool()
     attempts: list[Attempt] = []
     try:
         for source in _sources(runtime, pool, provider or []):
+            if operator_named(source.operator).family not in families:
+                continue
             tried = list(capture_goldens([source], store, cases))
             typer.echo(_source_line(source, tried))
             attempts += tried
@@ -150,6 +162,23 @@ def _store(directory: Path | None) -> GoldenStore:
     from waveproof.golden.store import COMMITTED, GoldenStore
 
     return GoldenStore(directory or COMMITTED)
+
+
+def _cases(families: list[str], serving: bool) -> tuple[Case, ...]:
+    """Cases of the named families, of all where none is named.
+
+    Raises:
+        UnknownFamily: names the families that have cases.
+    """
+    from waveproof.golden import mla_cases, renorm_cases
+
+    lists = {"renorm": renorm_cases, "mla": mla_cases}
+    for name in families:
+        if name not in lists:
+            raise UnknownFamily(f"no cases of family {name!r}; there are: {', '.join(lists)}")
+    chosen = [cases for name, cases in lists.items() if not families or name in families]
+    small = [case for cases in chosen for case in cases.small_cases()]
+    return (*small, *(case for cases in chosen if serving for case in cases.serving_cases()))
 
 
 def _sources(runtime: str, pool: object, providers: list[str]) -> list[Source]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 from waveproof.golden.capture import Answer, NoAnswer, Source, SourceUnavailable, cpu_name, provenance_of, suite_version
-from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.contract import Call, Value
 from waveproof.kernels.providers.registry import Implementation, Subject, subjects
 from waveproof.kernels.runtimes.catalogue import runtime_named
 from waveproof.kernels.runtimes.process import Crashed, TimedOut, Unavailable, Unsuitable, Worker, WorkerPool
+
+if TYPE_CHECKING:
+    import torch
 
 FIRST_CALL_SECONDS = 240.0
 """Patience for a source's first call, within which flashinfer builds its CUDA module."""
@@ -44,10 +49,43 @@ def implementation_sources(
             "-".join(filter(None, (subject.runtime, subject.arch))),
             _run(subject, pool),
             paths,
+            subject.implementation.omits,
+            partial(computes, subject.implementation),
         )
         for subject in subjects(implementations, (runtime,))
         for variant, paths in _declared(subject.implementation).items()
     )
+
+
+def computes(implementation: Implementation, call: Call) -> bool:
+    """Whether a call lies within what an implementation declares: heads, dtypes, pages, queries and requests.
+
+    What lies outside it must refuse, or is known to get wrong: a conformance run says which; here is nothing to store.
+    """
+    q, kv = (call.arguments.get(name) for name in ("q", "k" if call.operator == "mla_prefill" else "kv_cache"))
+    if q is None or kv is None:
+        return True  # no attention: it declares no limits
+    q, kv, qo_indptr = _tensor(q), _tensor(kv), _tensor(call.arguments["qo_indptr"])
+    queries = qo_indptr.diff().tolist()
+    dtypes = "/".join(str(part.dtype).removeprefix("torch.") for part in (q, kv))
+    paged = call.operator != "mla_prefill"
+    keys = [] if paged else _tensor(call.arguments["kv_indptr"]).diff().tolist()
+    return (
+        (not implementation.heads or q.shape[1] in implementation.heads)
+        and (not implementation.dtypes or dtypes in implementation.dtypes)
+        and (not implementation.longest_query or max(queries) <= implementation.longest_query)
+        and (not implementation.page_sizes or not paged or kv.shape[1] in implementation.page_sizes)
+        and (not implementation.most_requests or len(queries) <= implementation.most_requests)
+        and (not implementation.equal_queries or len(set(queries)) == 1)
+        and (not implementation.keys_are_queries or keys == queries)
+    )
+
+
+def _tensor(value: Value) -> torch.Tensor:
+    import torch
+
+    assert isinstance(value, torch.Tensor)
+    return value
 
 
 def _declared(implementation: Implementation) -> dict[str, tuple[str, ...]]:
@@ -70,7 +108,7 @@ def _run(subject: Subject, pool: WorkerPool) -> Callable[[Call], Answer]:
             raise SourceUnavailable(reason)
         worker = pool.worker(subject)
         try:
-            outcome = worker.call(subject, replace(call, repeats=2), CALL_SECONDS)
+            outcome = worker.call(subject, replace(call, repeats=2), patience)
         except (Crashed, TimedOut, Unavailable, Unsuitable) as error:
             # A worker that could not even start keeps its refusal; after anything else the next call may well succeed.
             refused = worker.unavailable or worker.refusals.get(subject.implementation.load)

@@ -395,4 +395,4 @@ def test_the_committed_goldens_are_in_order_and_small() -> None:
     assert store.verify() == ()
     entries = store.entries()
     assert len(entries) > 60
-    assert sum(entry.size for entry in entries) < 1_000_000
+    assert sum(entry.size for entry in entries) < 2_000_000

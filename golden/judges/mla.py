@@ -54,6 +54,8 @@ from waveproof.golden.references.mla import HEAD_SIZE, Attended
 FLOAT32_STEP = 2.0**-23
 UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 """Of round to nearest: half the distance of neighbours, relative."""
+HALF_STEP = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25, torch.float32: 2.0**-150}
+"""Half the distance of neighbours below the smallest normal number, absolute."""
 DEVIATIONS = 8.0
 """``l`` of the model."""
 HEAD_NORM, HEAD_SCALE = "head norm", "head scale"
@@ -110,7 +112,7 @@ def error_bounds(
     products = _likely(count) * spread
     each = rounded + 2 * likely
     return Bounds(
-        before + last * (expected.output.abs() + before),
+        before + last * (expected.output.abs() + before) + HALF_STEP[output],
         torch.minimum(lse, likely_lse),
         f"(e^(2s) (1+g(4n+16)) (1+{rounded:.3g}) (1+g(n)) - 1) sum p|v| + {last:.3g} |o|, "
         f"s = g({head_size + 4}) scale sum |q k|, g(n) = n u/(1-n u), u = 2^-23 (golden/judges/mla.py)",

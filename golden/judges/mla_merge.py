@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from waveproof.golden.judges.judgement import Demonstration, Judgement
-from waveproof.golden.judges.mla import FLOAT32_STEP, UNIT_ROUNDOFF, judge_within
+from waveproof.golden.judges.mla import FLOAT32_STEP, HALF_STEP, UNIT_ROUNDOFF, judge_within
 from waveproof.golden.references.mla_merge import merge
 from waveproof.golden.references.padded_heads import padded_heads, unpadded_heads
 from waveproof.kernels.operators.contract import Call
@@ -31,7 +31,7 @@ def judge_merged(outputs: Sequence[torch.Tensor], call: Call, variant: str = "")
     sizes, _ = merge(out_a.double().abs(), lse_a, out_b.double().abs(), lse_b)
     largest = torch.maximum(*(torch.where(x.isfinite(), x.double().abs(), 0.0) for x in (lse_a, lse_b)))
     weights = (6.0 + 4.0 * largest.clamp(min=1.0)) * FLOAT32_STEP
-    bound = weights[..., None] * sizes + UNIT_ROUNDOFF[out_a.dtype] * expected.abs()
+    bound = weights[..., None] * sizes + UNIT_ROUNDOFF[out_a.dtype] * expected.abs() + HALF_STEP[out_a.dtype]
     bound_lse = 8.0 * FLOAT32_STEP * torch.where(lse.isfinite(), lse.abs(), 0.0).clamp(min=1.0)
     derivation = "(6 + 4 max|lse|) u (w_a|a| + w_b|b|) + u_out |o|, u = 2^-23 (golden/judges/mla_merge.py)"
     return [

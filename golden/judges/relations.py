@@ -91,20 +91,36 @@ def judge_refused(error: Mapping[str, Any] | None, rule: str, call: Call) -> Jud
 
 
 def judge_answered_or_refused(error: Mapping[str, Any] | None, call: Call) -> Judgement:
-    """Whether what an implementation does not declare was refused by an exception that says something, or answered."""
-    rule = "undeclared input refused by name"
-    # A fault of the emulated device would be a crash on a real one.
-    faulted = error is not None and "Fault" in error["bases"]
-    if error is None or (len(error["message"].strip("'\"() ")) > 3 and not faulted):
+    """Whether what an implementation does not declare was answered, or refused by an exception of the host code.
+
+    A fault of the emulated device is no refusal: on a real one it would be a crash.
+    """
+    rule = "undeclared input refused"
+    if error is None or "Fault" not in error["bases"]:
         return Judgement(rule, True)
     return Judgement(
         rule,
         False,
         figure=1.0,
-        message=f"raised {error['type']} with the text {error['message'][:200]!r}, which "
-        + ("is no refusal" if faulted else "names no rule"),
-        expected="a result, or an exception whose text names the value and the rule",
-        got=f"{error['type']}: {error['message']}",
+        message=f"was launched, and ended in a fault: {error['message'][:200]}",
+        expected="a result, or an exception of the host code",
+        got=f"{error['type']}",
+        demonstration=Demonstration("raised", (call,)),
+    )
+
+
+def judge_says_why(error: Mapping[str, Any] | None, call: Call) -> Judgement:
+    """Whether a refusal has a text beyond the value that it refuses; an answer needs none."""
+    rule = "refusal says why"
+    if error is None or any(part.isalpha() and len(part) > 2 for part in error["message"].split()):
+        return Judgement(rule, True)
+    return Judgement(
+        rule,
+        False,
+        figure=1.0,
+        message=f"raised {error['type']} with the text {error['message'][:200]!r}",
+        expected="a text that names the value and the rule",
+        got=f"{error['type']}: {error['message'][:200]}",
         demonstration=Demonstration("accepted", (call,)),
     )
 

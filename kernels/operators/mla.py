@@ -78,7 +78,7 @@ _PAGES = (
     Argument("kv_indices", ("pages used",), _INDPTR, "pages in the order of the sequence"),
     Argument("kv_last_page_len", ("B",), _INDPTR, "tokens in the last page of a request; 0 where it has none"),
 )
-_SM_SCALE = Argument("sm_scale", (), (), "scale of the scores", scalar="float")
+_SM_SCALE = Argument("sm_scale", (), (), "scale of the scores, above 0", scalar="float")
 _Q_SCALE = Argument("q_scale", (), (), "of 8-bit queries; 1.0 otherwise", scalar="float")
 _KV_SCALE = Argument("kv_scale", (), (), "of an 8-bit cache; 1.0 otherwise", scalar="float")
 _LSE = Argument("lse", ("T", "H"), ("float32",), "natural log-sum-exp of the scaled scores", optional=True)

@@ -96,8 +96,11 @@ class Subject:
 
     @property
     def slow(self) -> bool:
-        """Whether a call takes seconds: Triton's interpreter, or a compiled Triton kernel on the emulated device."""
-        return self.runtime == "interpret" or (self.runtime == "emulate" and not self.implementation.assembly)
+        """Whether a call takes a second and more: Triton's interpreter, or on the emulated device a compiled Triton
+        kernel, or assembly for many heads.
+        """
+        assembly = self.implementation.assembly and min(self.implementation.heads, default=0) <= 16
+        return self.runtime == "interpret" or (self.runtime == "emulate" and not assembly)
 
     @property
     def where(self) -> str:
