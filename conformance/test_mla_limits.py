@@ -101,6 +101,13 @@ def test_ragged_queries(bench: Bench, seed: int) -> None:
     right_or_refused(bench, case, "requests")
 
 
+@pytest.mark.operator(*PAGED, pace="fast")
+def test_ragged_context(bench: Bench, seed: int) -> None:
+    # A short request beside a long one is split as the long one is.
+    case = AttentionCase(16, ((2, 20), (2, 300)), "newest", seed=seed)
+    right_or_refused(bench, case, "requests")
+
+
 @pytest.mark.operator(*PAGED, PREFILL, pace="fast")
 def test_strided_inputs(bench: Bench, seed: int) -> None:
     case = AttentionCase(16, ((1, 40), (1, 33)), "noise", layout="strided", seed=seed)

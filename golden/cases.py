@@ -20,7 +20,7 @@ class Case:
     """Seed of the whole set; the case's own stream follows from it and the name."""
     call: Call
     variants: tuple[str, ...]
-    """Semantic variants under which it is captured; both where the variants differ on it or it is cheap."""
+    """Semantic variants under which it is captured: all of the operator's, or those that differ on it."""
 
     @property
     def operator(self) -> str:

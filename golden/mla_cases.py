@@ -3,7 +3,7 @@
 Small cases go with the suite: a query's head costs 5 kB and a cached token up to 1, so each is small in one way.
 Serving cases are for captures on a GPU. Twelve heads are Kimi K3's at TP8, which kernels for sixteen get padded.
 Whoever changes what a case holds raises ``GENERATOR``: stored goldens of the old one stay comparable, for they carry
-their inputs.
+their inputs. So nothing is shared with the strategies that conformance tests draw from, which change freely.
 
 Values have mean 1, so that outputs are as large as the values. Queries on an 8-bit cache hold only what e4m3 can, so
 that a kernel that rounds them to it (variant ``narrow``) changes nothing. Unused pages and the tail of the last page

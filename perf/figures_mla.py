@@ -293,8 +293,8 @@ def _ratio(value: float, base: float) -> float | None:
 def _returned(outcome: Outcome) -> Outcome:
     if outcome.error is not None:
         raise WrongResult(f"raised {outcome.error['type']}: {outcome.error['message']}")
-    for incident in outcome.incidents:
-        raise WrongResult(f"{incident.kind}: {incident.detail}")
+    if outcome.incidents:
+        raise WrongResult(f"{outcome.incidents[0].kind}: {outcome.incidents[0].detail}")
     if not outcome.launches:
         raise WrongResult("launched no kernel: nothing is to be counted")
     return outcome
@@ -306,11 +306,14 @@ def _right(outcome: Outcome, call: Call, implementation: Implementation) -> floa
     Raises:
         WrongResult: with the first rule that does not hold.
     """
-    due = forms(call)[: len(implementation.contract.returns) - len(implementation.omits)]
+    named = zip(implementation.contract.returns, forms(call), strict=True)
+    due = [form for result, form in named if result.name not in implementation.omits]
     judgements = judge_forms(outcome.outputs, due, call)
     if all(one.holds for one in judgements):
         judgements += judge_outputs(outcome.outputs, call, implementation.variant)
     for judgement in judgements:
         if not judgement.holds:
-            raise WrongResult(judgement.message)
+            raise WrongResult(
+                f"{judgement.rule}: {judgement.message} ({judgement.figure:.3g} where {judgement.bound:.3g} is allowed)"
+            )
     return max(judgement.severity for judgement in judgements)

@@ -2,8 +2,8 @@
 
 It leaves every verdict as it is and saves what a kill matrix does not need: shrinking (a reader of a kill matrix is not
 after the smallest input), more than one confirmed repro for each implementation, further cases of a planted fault that
-has broken its rule and been shown by a repro, and a process for each of them. The
-last is for planted faults only: they take down their process at worst, and a user's implementation may do anything.
+has broken its rule and been shown by a repro, and a process for each of them. The last is for planted faults only: they
+take down their process at worst, and a user's implementation may do anything.
 """
 
 from __future__ import annotations

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from waveproof.golden.judges.conformance import attention_bounds
+from waveproof.golden.judges.conformance import Outputs, attention_bounds
 from waveproof.golden.judges.judgement import Demonstration, Judgement
 from waveproof.golden.judges.mla import judge_within
-from waveproof.golden.references.mla import VALUE_SIZE, reference
+from waveproof.golden.references.mla import reference
 from waveproof.golden.references.mla_merge import merge
 from waveproof.kernels.operators.contract import Call
-
-Outputs = Sequence[torch.Tensor]
 
 
 def judge_parts(parts: Sequence[Outputs], whole: Outputs, call: Call, variant: str) -> Judgement:
@@ -23,8 +21,9 @@ def judge_parts(parts: Sequence[Outputs], whole: Outputs, call: Call, variant: s
     """
     (out_a, lse_a), (out_b, lse_b) = parts
     merged, lse = merge(out_a, lse_a, out_b, lse_b)
-    bounds = attention_bounds(reference(call, variant), call, variant)
-    slack = 2.0 * bounds.lse[..., None] * (merged.abs() + reference(call, variant).spread)
+    expected = reference(call, variant)
+    bounds = attention_bounds(expected, call, variant)
+    slack = 2.0 * bounds.lse[..., None] * (merged.abs() + expected.spread)
     due = judge_within(
         "parts merge to the whole",
         whole[0],
@@ -40,22 +39,24 @@ def judge_parts(parts: Sequence[Outputs], whole: Outputs, call: Call, variant: s
 def judge_exact_multiple(first: Outputs, second: Outputs, factor: float, calls: tuple[Call, Call]) -> Judgement:
     """Whether the second output is ``factor`` (a power of two) times the first, and the LSE the same, to the bit."""
     rule = "exact multiple"
-    differ = (second[0].double() != first[0].double() * factor) & ~(first[0].isnan() & second[0].isnan())
-    if not differ.any():
-        return Judgement(rule, True)
-    index = tuple(int(i) for i in torch.nonzero(differ)[0])
-    due = first[0].double() * factor
-    return Judgement(
-        rule,
-        False,
-        float(differ.sum()),
-        unit="values that differ",
-        message=f"latents times {factor:g} and sm_scale by {factor:g} must give {factor:g} times the output",
-        index=index,
-        expected=f"{float(due[index]):.9g}",
-        got=f"{float(second[0][index]):.9g}",
-        demonstration=Demonstration("values", (calls[1],), due, due),
-    )
+    for at, (before, after, times) in enumerate(zip(first, second, (factor, 1.0), strict=False)):  # LSE may be omitted
+        due = before.double() * times
+        differ = (after.double() != due) & ~(after.isnan() & due.isnan())
+        if differ.any():
+            index = tuple(int(i) for i in torch.nonzero(differ)[0])
+            return Judgement(
+                rule,
+                False,
+                float(differ.sum()),
+                unit="values that differ",
+                message=f"latents times {factor:g} and sm_scale by {factor:g} must give {factor:g} times the output "
+                f"and the same LSE; {int(differ.sum())} values of {('the output', 'the LSE')[at]} differ",
+                index=index,
+                expected=f"{float(due[index]):.9g}",
+                got=f"{float(after[index]):.9g}",
+                demonstration=Demonstration("values", (calls[1],), due, due, output=at),
+            )
+    return Judgement(rule, True)
 
 
 def judge_codes(output: torch.Tensor, call: Call) -> Judgement:
@@ -65,7 +66,7 @@ def judge_codes(output: torch.Tensor, call: Call) -> Judgement:
     """
     expected = reference(call).output
     bound = expected.abs() * (2.0**-7 if output.dtype is torch.bfloat16 else 2.0**-10)
-    judgement = judge_within(
+    return judge_within(
         "codes of the cache",
         output,
         expected,
@@ -73,5 +74,3 @@ def judge_codes(output: torch.Tensor, call: Call) -> Judgement:
         "one step of the output's dtype",
         Demonstration("values", (call,), expected - bound, expected + bound),
     )
-    assert output.shape[-1] == VALUE_SIZE
-    return judgement

@@ -105,7 +105,7 @@ def attend_keys(
         parts = {name: value.reshape(queries, heads, *value.shape[1:]) for name, value in flat.items()}
     else:
         each = [_attend(q[:, head], k[:, head], v[:, head], scale, visible, narrow) for head in range(heads)]
-        parts = {name: torch.stack([one[name] for one in each], 1) for name in (each[0] if each else ())}
+        parts = {name: torch.stack([one[name] for one in each], 1) for name in each[0]}
     return Attended(visible=visible, **parts)
 
 

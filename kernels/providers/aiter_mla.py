@@ -85,9 +85,9 @@ def mla_prefill_absorbed(
 
 
 HEADS = (16, 128)
+"""For which there are code objects (csrc/py_itfs_cu/asm_mla.cu: ``gqa_ratio``)."""
 LONGEST_QUERY = 8
 """Of 16 heads: ``mla_dec_stage1_bf16_a16w16_subQ128_mqa16.co`` computes 128 rows, and one workgroup is launched."""
-"""For which there are code objects (csrc/py_itfs_cu/asm_mla.cu: ``gqa_ratio``)."""
 LONGEST_QUERY_FP8 = 2
 """asm_mla.cu takes up to four; the gfx950 object for three and four is wrong
 (:data:`waveproof.fixtures.mla_findings.SPLIT_LOST`)."""

@@ -43,7 +43,8 @@ def mla_decode(
     """AITER's ``mla_decode_fwd`` on zero-padded heads: q bf16[T, H, 576], H up to 128, to bf16[T, H, 512].
 
     Raises:
-        ValueError: pages of several tokens, more than eight queries a request, or another dtype than bfloat16.
+        ValueError: pages of several tokens, more than eight queries a request, more than 128 heads, another dtype than
+            bfloat16, or a pool beyond 4 GiB.
     """
     import torch
 
@@ -83,7 +84,7 @@ def mla_prefill_absorbed(
     """AITER's ``mla_prefill_fwd`` on zero-padded heads: q bf16[T, H, 576], H up to 128, to bf16[T, H, 512].
 
     Raises:
-        ValueError: pages of several tokens, or another dtype than bfloat16.
+        ValueError: pages of several tokens, more than 128 heads, another dtype than bfloat16, or a pool beyond 4 GiB.
     """
     from waveproof.kernels.own.padded_heads import padded
     from waveproof.kernels.providers import aiter_mla

@@ -32,7 +32,7 @@ class Implementation:
     origin: str = ""
     """Upstream file and function that the adapter calls."""
     launches: bool = False
-    """Whether it is a Triton implementation: it must launch a kernel where a runtime sees every launch."""
+    """Whether kernels compute it, Triton's or assembly: it must launch one where a runtime sees every launch."""
     whole_row_programs: bool = False
     """Whether axis 0 of its launch grid is the row and its host code touches no other row (see ``Embedding``)."""
     paths: tuple[tuple[str, str], ...] = ()

@@ -42,6 +42,9 @@ def mla_decode(
 
     That branch fills the LSE of the splits with -inf before the launch, since splits without tokens are not written,
     and takes their logsumexp. Lean attention is off, as it is below 8 requests of 4096 tokens; it writes no LSE.
+
+    Raises:
+        ValueError: not one query a request, or ``q_scale`` is not 1.
     """
     import torch
     from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
@@ -141,6 +144,9 @@ def mla_verify(
 
     The last tokens are the new ones. Their latents come from the cache, as ``forward_extend`` takes them where it is
     given none; no scale goes with them. A chain of drafts has no tree mask (``custom_mask`` None, as DFlash has it).
+
+    Raises:
+        ValueError: a scale is not 1, or a request has fewer cached tokens than queries.
     """
     import torch
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
@@ -191,6 +197,9 @@ def mla_verify_shared(
 
     Where it declines (requests of unequal queries; no token before any), ``forward_extend`` goes on as
     :func:`mla_verify`, and so does this.
+
+    Raises:
+        ValueError: as :func:`mla_verify`.
     """
     from sglang.kernels.ops.attention.verify_mla import verify_shared_kv_fwd
 
@@ -222,14 +231,18 @@ def mla_verify_shared(
         sm_scale,
         max_bs=requests,
     ):
-        return mla_verify(q, kv_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, sm_scale, q_scale, kv_scale)[
-            0
-        ]
+        out, _ = mla_verify(
+            q, kv_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, sm_scale, q_scale, kv_scale
+        )
     return out
 
 
 def refuse_scale(name: str, scale: float) -> None:
-    """Raises ValueError for a scale that the called function has no argument for."""
+    """Refuse a scale that the called function has no argument for.
+
+    Raises:
+        ValueError: it is not 1.
+    """
     if scale != 1.0:
         raise ValueError(f"{name} is {scale}, and sglang takes none here: it must be 1.0")
 
@@ -359,54 +372,55 @@ _EIGHT_BIT_CACHE = (
     "bfloat16/float8_e4m3fnuz",
     "float16/float8_e4m3fnuz",
 )
-_MODULE = "waveproof.kernels.providers.sglang"
+_PROVIDERS = "waveproof.kernels.providers"
 
 
-def _attention(provider: str, operator: str, load: str, origin: str, **declared: Any) -> Implementation:
-    eight_bit = provider.endswith("fp8")
+def _attention(
+    provider: str, operator: str, load: str, origin: str, narrow: bool = False, **declared: Any
+) -> Implementation:
     return Implementation(
         provider,
         operator,
-        "narrow" if eight_bit else "wide",
+        "narrow" if narrow else "wide",
         _ATTENTION,
-        f"{_MODULE}_{load}",
+        f"{_PROVIDERS}.{load}",
         packages=("sglang", "triton"),
         distribution="sglang",
         origin=f"{_KERNELS}/{origin}",
         launches=True,
         heads_apart=True,
-        dtypes=_EIGHT_BIT_CACHE if eight_bit else _SIXTEEN_BIT,
+        dtypes=_EIGHT_BIT_CACHE if narrow else _SIXTEEN_BIT,
         **declared,
     )
 
 
-_DECODE = ("mla_decode", "mla:mla_decode", "decode_attention.py:decode_attention_fwd")
-_EXTEND = ("mla_extend", "mla:mla_extend", "extend_attention.py:extend_attention_fwd")
+_DECODE = ("mla_decode", "sglang_mla:mla_decode", "decode_attention.py:decode_attention_fwd")
+_EXTEND = ("mla_extend", "sglang_mla:mla_extend", "extend_attention.py:extend_attention_fwd")
 
 IMPLEMENTATIONS = (
     _attention("sglang", *_DECODE, longest_query=1),
-    _attention("sglang_fp8", *_DECODE, longest_query=1),
-    _attention("sglang_verify", "mla_decode", "mla:mla_verify", "extend_attention.py:extend_attention_fwd"),
+    _attention("sglang_fp8", *_DECODE, narrow=True, longest_query=1),
+    _attention("sglang_verify", "mla_decode", "sglang_mla:mla_verify", "extend_attention.py:extend_attention_fwd"),
     _attention(
         "sglang_verify_shared",
         "mla_decode",
-        "mla:mla_verify_shared",
+        "sglang_mla:mla_verify_shared",
         "verify_mla.py:verify_shared_kv_fwd",
         omits=("lse",),
     ),
     _attention("sglang", *_EXTEND),
-    _attention("sglang_fp8", *_EXTEND),
+    _attention("sglang_fp8", *_EXTEND, narrow=True),
     _attention(
         "sglang",
         "mla_prefill",
-        "prefill:mla_prefill",
+        "sglang_prefill:mla_prefill",
         "extend_attention.py:extend_attention_fwd",
         keys_are_queries=True,
     ),
     _attention(
         "sglang_dense",
         "mla_prefill",
-        "prefill:mla_prefill_dense",
+        "sglang_prefill:mla_prefill_dense",
         "extend_attention.py:dense_prefill_attention_fwd",
     ),
     Implementation(
@@ -414,7 +428,7 @@ IMPLEMENTATIONS = (
         "merge_state",
         "natural",
         _ATTENTION,
-        f"{_MODULE}_prefill:merge_state",
+        f"{_PROVIDERS}.sglang_prefill:merge_state",
         packages=("sglang", "triton"),
         distribution="sglang",
         origin=f"{_KERNELS}/merge_state.py:merge_state_triton",
@@ -426,7 +440,7 @@ IMPLEMENTATIONS = (
             operator,
             "exact",
             ("cpu", "hip", "cuda"),
-            f"{_MODULE}_heads:{operator}",
+            f"{_PROVIDERS}.sglang_heads:{operator}",
             packages=("sglang",),
             distribution="sglang",
             origin="sglang/srt/layers/attention/aiter_backend.py:_mla_decode_fwd_with_head_pad, "
