@@ -50,8 +50,9 @@ def test_offsets_fit_at_serving_scale(bench: Bench) -> None:
 ATTENTION = ("mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill")
 
 
+@pytest.mark.slow
 @pytest.mark.operator(*ATTENTION, runtimes=("compile",))
-@pytest.mark.parametrize("heads", [12, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("heads", [12, 16])
 def test_attention_compiles(bench: Bench, heads: int) -> None:
     """Attention kernels in the configuration of their own host code; their products go through the matrix units."""
     case = AttentionCase(heads, ((1, 97), (1, 160)))
@@ -72,6 +73,7 @@ def test_merge_compiles(bench: Bench) -> None:
         bench.hold(judgement)
 
 
+@pytest.mark.slow
 @pytest.mark.operator("mla_decode", "mla_extend", runtimes=("compile",))
 def test_offsets_fit_in_a_huge_pool(bench: Bench) -> None:
     """In a pool of 4 million tokens no address is computed in 32 bits that do not hold it."""

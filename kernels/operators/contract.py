@@ -38,7 +38,7 @@ class Argument:
     """torch dtype names that are legal, e.g. ``("float32",)``."""
     meaning: str
     scalar: str = ""
-    """Python type that may stand in for the tensor (``"int"``, ``"float"``, ``"str"``), empty if none may."""
+    """Python type that may stand in for the tensor: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``; empty if none."""
     optional: bool = False
     """Of a result: whether an implementation may declare that it does not give it (``Implementation.omits``)."""
 

@@ -254,10 +254,12 @@ class WorkerPool:
     def worker(self, subject: Subject) -> Worker:
         """The subject's worker; the least recently used process is ended when too many are alive.
 
-        Known providers share a process for each runtime and arch; a user's function has one to itself.
+        Implementations from one distribution share a process for each runtime and arch: importing it is what a start
+        costs. A user's function has one to itself.
         """
         implementation = subject.implementation
-        key = f"{subject.place} {implementation.load if implementation.external else ''}"
+        owner = implementation.load if implementation.external else implementation.distribution
+        key = f"{owner or implementation.provider} {subject.where}"
         worker = self._workers.pop(key, None) or Worker(subject.runtime, subject.arch, implementation.distribution)
         self._workers[key] = worker
         alive = [other for other in self._workers.values() if other.process is not None]
