@@ -138,3 +138,9 @@ def test_request_without_tokens(bench: Bench, seed: int) -> None:
 @pytest.mark.operator(*PAGED)
 def test_queries_before_the_first_token(bench: Bench, seed: int) -> None:
     right_or_refused(bench, AttentionCase(16, ((3, 1), (3, 20), (3, 2)), "offset", seed=seed), "requests")
+
+
+@pytest.mark.broad
+@pytest.mark.operator(PREFILL)
+def test_prompt_before_the_first_key(bench: Bench, seed: int) -> None:
+    right_or_refused(bench, AttentionCase(4, ((3, 1), (2, 0), (2, 20)), "offset", seed=seed), "requests")

@@ -133,12 +133,6 @@ def ignores_strides_of_queries(call: Paged) -> Result:
 
 
 @paged
-def ignores_strides_of_cache(call: Paged) -> Result:
-    """Takes the pool's tokens to lie one after the other."""
-    return attend(replace(call, kv_cache=as_if_contiguous(call.kv_cache)))
-
-
-@paged
 def ignores_storage_offset_of_queries(call: Paged) -> Result:
     """Starts at the beginning of the storage of q instead of at the tensor."""
     return attend(replace(call, q=torch.as_strided(call.q, call.q.shape, call.q.stride(), 0).clone()))

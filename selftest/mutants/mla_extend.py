@@ -14,7 +14,6 @@ from waveproof.selftest.mutants.mla_steps import (
     Paged,
     Result,
     Steps,
-    as_if_contiguous,
     attend,
     bottom_right,
     extending,
@@ -173,9 +172,3 @@ def prefix_merged_in_base_two(call: Paged) -> Result:
     (new, new_lse), (old, old_lse) = attend(call, empty), attend(call, prefix)
     share = torch.sigmoid((new_lse - old_lse) / LOG2_E)[..., None]
     return (new.float() * share + old.float() * (1 - share)).to(new.dtype), torch.logaddexp(new_lse, old_lse)
-
-
-@extending
-def ignores_strides_of_cache(call: Paged) -> Result:
-    """Takes the pool's tokens to lie one after the other."""
-    return attend(replace(call, kv_cache=as_if_contiguous(call.kv_cache)))
