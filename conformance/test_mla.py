@@ -122,8 +122,41 @@ def test_declared_dtypes(bench: Bench, seed: int) -> None:
         bench.conforms(chosen(bench, case))
 
 
-@pytest.mark.operator(DECODE, runtimes=("cpu", "hip", "cuda"))
-@pytest.mark.parametrize("kind", ["offset", "spotlight", "newest"])
+QUICK_RUNTIMES = ("cpu", "hip", "cuda")
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+def test_block_multiples(bench: Bench, seed: int) -> None:
+    # The first keys are what a loop that ends a block early, or begins one late, loses.
+    lengths = [base + step for base in (16, 32, 64, 128, 256) for step in (-1, 0, 1)]
+    bench.conforms(chosen(bench, AttentionCase(16, tuple((1, n) for n in lengths), "oldest", seed=seed)))
+
+
+@pytest.mark.operator(*ALL, pace="fast")
+def test_many_requests(bench: Bench, seed: int) -> None:
+    heads = 4 if bench.operator == PREFILL else 16
+    requests = tuple((1, 1 + 7 * request % 50) for request in range(70))
+    bench.conforms(chosen(bench, AttentionCase(heads, requests, "spotlight", 16, seed=seed)))
+
+
+@pytest.mark.operator(ABSORBED, EXTEND, PREFILL, runtimes=QUICK_RUNTIMES)
+@pytest.mark.parametrize("kind", ["newest", "oldest", "noise"])
+def test_long_prompts(bench: Bench, kind: str, seed: int) -> None:
+    # Second and later tiles of queries, prefixes that end where tiles do, and a long one.
+    prefix = {ABSORBED: (16, 64, 128, 600), EXTEND: (7, 64, 128, 4200), PREFILL: (16, 64, 128, 200)}[bench.operator]
+    queries = (16, 64, 128, 1 if bench.operator == EXTEND else 130)
+    requests = tuple(zip(queries, prefix, strict=True))
+    bench.conforms(chosen(bench, AttentionCase(2, requests, kind, causal=kind != "noise", seed=seed)))
+
+
+@pytest.mark.operator(DECODE, runtimes=QUICK_RUNTIMES)
+def test_middle_contexts(bench: Bench, seed: int) -> None:
+    requests = ((1, 517), (1, 1025), (2, 2048), (1, 4097), (1, 9001))
+    bench.conforms(chosen(bench, AttentionCase(4, requests, "spotlight", 16, seed=seed)))
+
+
+@pytest.mark.operator(DECODE, runtimes=QUICK_RUNTIMES)
+@pytest.mark.parametrize("kind", ["offset", "spotlight", "newest", "oldest"])
 @pytest.mark.parametrize("queries", [1, 2])
 def test_long_context(bench: Bench, kind: str, queries: int, seed: int) -> None:
     # At 8,192 tokens a dropped page weighs 1e-3 on noise: the judge of whole heads and the lit pages find it.
@@ -254,6 +287,12 @@ def test_pages_at_the_end_of_a_huge_pool(bench: Bench, seed: int) -> None:
     bench.conforms(moved_to_the_end(chosen(bench, AttentionCase(16, ((1, 70),), "spotlight", seed=seed))))
 
 
+@pytest.mark.operator(*CACHED, pace="fast")
+def test_pages_beyond_16_bit_indices(bench: Bench, seed: int) -> None:
+    call = chosen(bench, AttentionCase(16, ((1, 40),), "spotlight", seed=seed))
+    bench.conforms(moved_to_the_end(call, 70_000))
+
+
 @pytest.mark.operator(*CACHED, runtimes=("cpu", "emulate"))
 @pytest.mark.slow
 def test_pages_beyond_32_bit_offsets(bench: Bench, seed: int) -> None:
@@ -279,12 +318,14 @@ def test_parts_of_the_context_merge_to_the_whole(bench: Bench, cut: int, seed: i
 
 @pytest.mark.broad
 @pytest.mark.operator(*CACHED)
-def test_scale_of_keys_is_scale_of_scores(bench: Bench, seed: int) -> None:
-    # Latents times 4 and sm_scale by 4 are the same scores, and 4 times the output, to the bit.
+@pytest.mark.parametrize("exponent", [2, pytest.param(16, marks=SLOW), pytest.param(-16, marks=SLOW)])
+def test_scale_of_keys_is_scale_of_scores(bench: Bench, exponent: int, seed: int) -> None:
+    # Latents times a power of two and sm_scale by it are the same scores, and as many times the output, to the bit.
+    factor = 2.0**exponent
     call = chosen(bench, AttentionCase(16, ((1, 40), (1, 65)), "noise", seed=seed))
-    scaled = with_scaled_latents(call, 4.0)
+    scaled = with_scaled_latents(call, factor)
     first, second = bench.results(call), bench.results(scaled)
-    bench.hold(judge_exact_multiple(first, second, 4.0, (call, scaled)))
+    bench.hold(judge_exact_multiple(first, second, factor, (call, scaled)))
 
 
 @pytest.mark.broad
@@ -329,6 +370,11 @@ def test_merge_with_empty_side(bench: Bench, empty: str, leftovers: float, seed:
     bench.conforms(MergeCase(5, 12, empty=empty, leftovers=leftovers, seed=seed).call(repeats=2))
 
 
+@pytest.mark.operator(MERGE)
+def test_merge_of_many_states(bench: Bench, seed: int) -> None:
+    bench.conforms(MergeCase(70, 128, 64, seed=seed).call())
+
+
 @pytest.mark.broad
 @pytest.mark.operator(MERGE)
 def test_order_of_sides(bench: Bench, seed: int) -> None:
@@ -343,4 +389,4 @@ def test_order_of_sides(bench: Bench, seed: int) -> None:
 @pytest.mark.broad
 @pytest.mark.operator(MERGE)
 def test_strided_states(bench: Bench, seed: int) -> None:
-    bench.conforms(MergeCase(5, 12, layout="strided", seed=seed).call())
+    bench.conforms(MergeCase(5, 12, strided="b", seed=seed).call())

@@ -27,7 +27,7 @@ FEW = [n if n in (1, 2, 4, 8) else pytest.param(n, marks=SLOW) for n in range(1,
 LONGER = [pytest.param(n, marks=SLOW) if n > 9 else n for n in SWEEP_QUERY_LENGTHS if n > AS_MANY_AS_DRAFTED]
 HEADS = [
     heads
-    if heads in (5, 6, 12, 16, 24)
+    if heads in (5, 8, 12, 16, 24, 32, 64, 128)
     else pytest.param(heads, marks=SLOW if heads in (*HEAD_COUNTS, *range(1, 17), 127) else pytest.mark.nightly)
     for heads in SWEEP_HEADS
 ]
@@ -89,7 +89,7 @@ def test_number_of_heads(bench: Bench, heads: int, seed: int) -> None:
 
 @pytest.mark.broad
 @pytest.mark.operator(*CACHED)
-@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("page_size", [16, 64, *(pytest.param(size, marks=SLOW) for size in (2, 32, 128, 256))])
 def test_page_size(bench: Bench, page_size: int, seed: int) -> None:
     # Accepted and ignored, it is word salad, and fast (ROCm/aiter#2996).
     case = AttentionCase(16, ((1, 127), (1, 64), (1, 1)), "spotlight", page_size, seed=seed)
@@ -134,6 +134,18 @@ def test_request_without_tokens(bench: Bench, seed: int) -> None:
     right_or_refused(bench, AttentionCase(16, ((1, 5), (1, 0), (1, 7)), "offset", seed=seed), "requests")
 
 
+@pytest.mark.slow
+@pytest.mark.operator(*PAGED, pace="fast")
+@pytest.mark.parametrize("requests", [((1, 0), (1, 5)), ((1, 5), (1, 0)), ((1, 0),)], ids=["first", "last", "alone"])
+def test_place_of_a_request_without_tokens(bench: Bench, requests: tuple[tuple[int, int], ...], seed: int) -> None:
+    right_or_refused(bench, AttentionCase(16, requests, "offset", seed=seed), "requests")
+
+
+@pytest.mark.operator(ABSORBED, EXTEND, PREFILL, runtimes=("cpu", "hip", "cuda"))
+def test_128_heads(bench: Bench, seed: int) -> None:
+    right_or_refused(bench, AttentionCase(128, ((1, 37), (2, 20)), "offset", seed=seed), "heads")
+
+
 @pytest.mark.broad
 @pytest.mark.operator(*PAGED)
 def test_queries_before_the_first_token(bench: Bench, seed: int) -> None:
@@ -142,5 +154,7 @@ def test_queries_before_the_first_token(bench: Bench, seed: int) -> None:
 
 @pytest.mark.broad
 @pytest.mark.operator(PREFILL)
-def test_prompt_before_the_first_key(bench: Bench, seed: int) -> None:
-    right_or_refused(bench, AttentionCase(4, ((3, 1), (2, 0), (2, 20)), "offset", seed=seed), "requests")
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+def test_prompt_before_the_first_key(bench: Bench, causal: bool, seed: int) -> None:
+    case = AttentionCase(4, ((3, 1), (2, 0), (2, 20)), "offset", causal=causal, seed=seed)
+    right_or_refused(bench, case, "requests")

@@ -22,10 +22,23 @@ PAD, UNPAD = "pad_heads", "unpad_heads"
 EVEN = [(heads, mode) for heads in range(1, 17) for mode in PAD_MODES if mode != "repeat" or 16 % heads == 0]
 
 
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
+WIDTHS, TARGETS = (576, 64, 1), (16, 32, 128, 256)
+
+
+def heads_of(count: int, width: tuple[int, ...], dtype: torch.dtype, tokens: int, seed: int) -> torch.Tensor:
+    """[tokens, count, *width] with what arithmetic would lose: NaN, infinities and -0, where the dtype has them."""
+    x = torch.randn(tokens, count, *width, generator=torch.Generator().manual_seed(seed))
+    flat = x.view(-1)
+    flat[::7], flat[1::11] = -0.0, torch.nan
+    if dtype.itemsize > 1:
+        flat[2::13], flat[3::17] = torch.inf, -torch.inf
+    return x.to(dtype)
+
+
 def call_of(heads: int, mode: str, seed: int) -> Call:
-    """``heads`` heads to be padded to 16, in one dtype or another."""
-    dtype = (torch.bfloat16, torch.float16, torch.float32)[heads % 3]
-    x = torch.randn(3, heads, 64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    """``heads`` heads to be padded to 16, in one dtype and width or another."""
+    x = heads_of(heads, (WIDTHS[heads % 3],), DTYPES[heads % 4], (3, 70)[heads % 2], seed)
     return Call(PAD, {"x": x, "target": 16, "mode": mode})
 
 
@@ -33,6 +46,14 @@ def call_of(heads: int, mode: str, seed: int) -> Call:
 @pytest.mark.parametrize(("heads", "mode"), EVEN)
 def test_padded_heads(bench: Bench, heads: int, mode: str, seed: int) -> None:
     bench.conforms(call_of(heads, mode, seed))
+
+
+@pytest.mark.operator(PAD)
+@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("heads", [12, 20])
+def test_other_targets(bench: Bench, heads: int, target: int, seed: int) -> None:
+    x = heads_of(heads, (576,), torch.bfloat16, 3, seed)
+    bench.conforms(Call(PAD, {"x": x, "target": target, "mode": "zero"}))
 
 
 @pytest.mark.operator(PAD)
@@ -56,12 +77,18 @@ def test_uneven_repeat(bench: Bench, heads: int, seed: int) -> None:
 @pytest.mark.parametrize("heads", [1, 4, 6, 8, 12, 16])
 @pytest.mark.parametrize("width", [(), (512,)], ids=["lse", "out"])
 def test_unpadded_heads(bench: Bench, heads: int, mode: str, width: tuple[int, ...], seed: int) -> None:
-    x = torch.randn(3, 16, *width, generator=torch.Generator().manual_seed(seed))
+    x = heads_of(16, width, DTYPES[heads % 3], (3, 70)[heads % 2], seed)
     call = Call(UNPAD, {"x": x, "heads": heads, "mode": mode})
     if mode == "repeat" and 16 % heads:
         bench.hold(judge_refused(bench.run(call).error, f"{heads} heads repeated to 16", call))
     else:
         bench.conforms(call)
+
+
+@pytest.mark.operator(UNPAD)
+def test_strided_heads_of_a_kernel(bench: Bench, seed: int) -> None:
+    x = torch.cat([heads_of(128, (512,), torch.bfloat16, 3, seed)] * 2, -1)[..., :512]
+    bench.conforms(Call(UNPAD, {"x": x, "heads": 20, "mode": "zero"}))
 
 
 @pytest.mark.operator(PAD, UNPAD)

@@ -150,7 +150,7 @@ def test_kinds_show_what_they_are_for() -> None:
     weights = torch.softmax(torch.einsum("qhd,kd->qhk", q.double(), kv.double()) * SCALE, -1)[0]
     for page in range(40):
         share = weights[:, page * PAGE : (page + 1) * PAGE].sum(1)
-        assert float(share[page % HEADS]) > 0.1, f"head {page % HEADS} looks at page {page}"
+        assert float(share[page % HEADS]) > 0.05, f"head {page % HEADS} looks at page {page}"
     q, kv = drawn("large", 1, 200, 3)
     assert float((torch.einsum("qhd,kd->qhk", q.double(), kv.double()) * SCALE).max()) > 89.0
 

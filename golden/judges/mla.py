@@ -33,8 +33,12 @@ the norm of that head's own output o; weights are p_j, values v_j, and ``l`` = 8
   ``l (p + 2 s') sqrt(sum p_j^2 |v_j|^2)`` but for a probability of ``2 exp(-l^2 / 2) = 2.5e-14``. Sums of n terms add
   ``l sqrt(n) u |spread|``, the output's rounding adds its unit roundoff times ``|o|``.
 - *head scale*: ``<got - o, o> / |o|^2``, by Hoeffding's inequality with ``<v_j, o>`` in the place of ``v_j``; the
-  output's roundings are independent as well: ``l u_out sqrt(sum o_d^4) / |o|^2``. The mean over the queries of a
-  request batch is judged too, against the same figure with its independent part smaller by the root of their number.
+  output's roundings are independent as well: ``l u_out sqrt(sum o_d^4) / |o|^2``. The mean over the queries of a batch
+  is judged too, for each head and for all heads (which round independently of each other), against the same figure
+  with its independent part smaller by the root of their number.
+
+What stays below the rounding of the weights in one head, such as an exponential good to 1e-3 only, is seen by the LSE
+or not at all. Weights that are truncated to q's type instead of rounded lose half a step on average: that is rejected.
 
 ``s'`` is s with ``l sqrt(D + 4)`` for D + 4. Errors that all keys share (the sum, the scale factor, the merge of
 splits) are added in full. The LSE is judged the same way: by Hoeffding it is off by ``l s' sqrt(sum p_j^2)``, not by s.
@@ -44,7 +48,7 @@ A run judges fewer than 10^6 heads by at most six such terms each: 2e-7 false al
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -141,7 +145,16 @@ def judge_lse(lse: torch.Tensor, expected: Attended, bounds: Bounds) -> Judgemen
         "8 s' sqrt(sum p^2) + 8 sqrt(n+8) u + 8u max(1, |lse|), s' = 8 sqrt(580) u scale sum |q k|, u = 2^-23 "
         "(golden/judges/mla.py)"
     )
-    return judge_within("natural LSE", lse, expected.lse, bounds.lse, derivation)
+    judgement = judge_within("natural LSE", lse, expected.lse, bounds.lse, derivation)
+    if judgement.holds or lse.shape != expected.lse.shape:
+        return judgement
+    finite = expected.lse.isfinite() & (expected.lse.abs() > 0.1)
+    ratio = (lse.double() / expected.lse)[finite]
+    if len(ratio) and bool(((ratio - math.log2(math.e)).abs() < 1e-3).all()):
+        return replace(
+            judgement, message=f"{judgement.message}: all are 1.4427 times what is due, logarithms to base 2"
+        )
+    return judgement
 
 
 def judge_heads(output: torch.Tensor, expected: Attended, bounds: Bounds) -> list[Judgement]:
@@ -172,8 +185,17 @@ def judge_heads(output: torch.Tensor, expected: Attended, bounds: Bounds) -> lis
     shared_mean = torch.where(live, bounds.scale_shared, 0.0).sum(0) / queries
     some = live.any(0)
     allowed = torch.where(some, own_mean + shared_mean, 1.0)
-    pooled = _worst(HEAD_SCALE, mean.abs()[None], allowed[None], model, "of a head's scale, mean of all queries")
-    return [*judgements, pooled]
+    each = "of a head's scale, mean of all queries"
+    judgements.append(_worst(HEAD_SCALE, mean.abs()[None], allowed[None], model, each))
+    count = live.sum().clamp(min=1)
+    every = torch.where(live, scale, 0.0).sum() / count
+    own_every = torch.where(live, bounds.scale_own, 0.0).square().sum().sqrt() / count
+    shared_every = torch.where(live, bounds.scale_shared, 0.0).sum() / count
+    limit = torch.where(live.any(), own_every + shared_every, 1.0)
+    judgements.append(
+        _worst(HEAD_SCALE, every.abs()[None, None], limit[None, None], model, "of the scale of all heads")
+    )
+    return judgements
 
 
 def judge_within(
@@ -205,7 +227,8 @@ def judge_within(
     figure, limit = float(error[index]), float(bound[index])
     if float(ratio[index]) <= 1:
         return Judgement(rule, True, figure, limit, "absolute", derivation)
-    wrong = int((ratio > 1).sum())
+    bad = ratio > 1
+    first = tuple(int(i) for i in torch.nonzero(bad)[0])
     return Judgement(
         rule,
         False,
@@ -213,10 +236,10 @@ def judge_within(
         limit,
         "absolute",
         derivation,
-        f"{wrong} of {ratio.numel()} elements are outside their bounds",
-        index,
-        f"{float(want[index]):.9g}",
-        f"{float(got[index]):.9g}",
+        f"{int(bad.sum())} of {ratio.numel()} elements are outside their bounds",
+        first,
+        f"{float(want[first]):.9g}",
+        f"{float(got[first]):.9g}",
         demonstration,
     )
 

@@ -7,7 +7,8 @@ values of 128 for each head.
 
 **Which keys a query sees.** With ``causal`` (always, except where the operator says otherwise) the queries of a request
 are its last tokens: query i of n on m keys sees keys 0 to i + m - n, *bottom-right* alignment. A query that sees no key
-(an empty request, or more queries than keys) has output 0 and LSE -inf, and changes no other row.
+(an empty request, or more queries than keys) has output 0 and LSE -inf, and changes no other row. Each request has one
+query at least.
 
 **LSE** is the natural logarithm of the sum of exponentials of the scaled scores, float32[T, H].
 
@@ -193,7 +194,7 @@ PAD_HEADS = Operator(
 UNPAD_HEADS = Operator(
     name="unpad_heads",
     family="mla",
-    summary="The real heads of what a kernel gave for padded ones.",
+    summary="The real heads of what a kernel gave for padded ones, in memory of their own.",
     arguments=(
         Argument("x", ("T", "target", "..."), (*ANY, "float32"), "output or LSE of the padded heads"),
         Argument("heads", (), (), "real heads, at most target", scalar="int"),

@@ -45,11 +45,6 @@ def as_e4m3(weights: torch.Tensor) -> torch.Tensor:
     return weights.to(torch.float8_e4m3fn).float()
 
 
-def truncated(weights: torch.Tensor) -> torch.Tensor:
-    """Cut to bfloat16, towards zero."""
-    return (weights.contiguous().view(torch.int32) & -(1 << 16)).view(torch.float32)
-
-
 def shrinkage(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
     """What sums below a maximum are multiplied with when the maximum grows; both -inf where nothing was visible yet."""
     return torch.where(now == -torch.inf, 1.0, torch.exp(before - torch.where(now == -torch.inf, 0.0, now)))
@@ -196,12 +191,6 @@ def decode_numpy(call: Paged) -> Result:
                 out[query, head] = powers @ seen[:, :VALUES] / powers.sum()
                 lse[query, head] = scores.max() + np.log(powers.sum())
     return torch.from_numpy(out).to(output_dtype(call.q)), torch.from_numpy(lse).float()
-
-
-@paged
-def truncated_weights(call: Paged) -> Result:
-    """Weights cut to bfloat16 instead of rounded: every output up to 0.8 % too small. Right or wrong is in question."""
-    return attend(call, Steps(solve=lambda problem: by_tiles(problem, narrow=truncated)))
 
 
 # Prefill --------------------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ MUTANTS = (
     _decode("scale_percent", HEAD_SCALE),
     _decode("head_scale_percent", HEAD_SCALE),
     _decode("head_scale_half_percent", HEAD_SCALE),
+    _decode("truncated_weights", HEAD_SCALE),
     _decode("rope_in_values"),
     _decode("last_value_tile_repeated"),
     _decode("half_scale"),
@@ -308,7 +309,4 @@ CORRECT = (
     Mutant("unpad_by_index", UNPAD, "", "exact", _CORRECT),
     Mutant("unpad_by_slice", UNPAD, "", "exact", _CORRECT),
 )
-"""All that must pass, and what each planted fault is a fault of among them.
-
-``truncated_weights`` of the same file is in neither table: whether cutting the weights is legal is in question.
-"""
+"""All that must pass, and what each planted fault is a fault of among them."""

@@ -36,6 +36,18 @@ from waveproof.selftest.mutants.mla_steps import (
 LATENT = 576
 E4M3_LARGEST = 448.0
 
+
+def truncated(weights: torch.Tensor) -> torch.Tensor:
+    """Cut to bfloat16, towards zero."""
+    return (weights.contiguous().view(torch.int32) & -(1 << 16)).view(torch.float32)
+
+
+@paged
+def truncated_weights(call: Paged) -> Result:
+    """Weights cut to bfloat16 instead of rounded: every output 0.3 % too small on average."""
+    return attend(call, Steps(solve=lambda problem: by_tiles(problem, narrow=truncated)))
+
+
 # Output ---------------------------------------------------------------------------------------------------------------
 
 
