@@ -370,6 +370,7 @@ def test_merge_with_empty_side(bench: Bench, empty: str, leftovers: float, seed:
     bench.conforms(MergeCase(5, 12, empty=empty, leftovers=leftovers, seed=seed).call(repeats=2))
 
 
+@pytest.mark.broad
 @pytest.mark.operator(MERGE)
 def test_merge_of_many_states(bench: Bench, seed: int) -> None:
     bench.conforms(MergeCase(70, 128, 64, seed=seed).call())
