@@ -35,6 +35,8 @@ class ThriftyRecorder(Recorder):
     """Ids of subjects with a repro that showed the fault in a clean process."""
     tries: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Failing cases so far, by id of the subject and rule."""
+    beyond_scripts: set[tuple[str, str]] = field(default_factory=set)
+    """Subjects and rules whose breach no script can show."""
 
     def _with_repro(self, record: Record, subject: Subject, judgement: Judgement) -> Record:
         attempt = subject.id, judgement.rule
@@ -44,14 +46,16 @@ class ThriftyRecorder(Recorder):
         record = super()._with_repro(record, subject, judgement)
         if record.failure is not None and record.failure.repro_confirmed:
             self.confirmed.add(subject.id)
+        if record.failure is not None and not record.failure.repro:
+            self.beyond_scripts.add(attempt)
         return record
 
     def settled(self, subject: Subject) -> bool:
         """Whether no further case is needed: a planted fault broke the rule that is there for it, and was shown."""
         implementation = subject.implementation
         rule = _due().get((implementation.operator, implementation.provider, subject.runtime), "")
-        tries = self.tries[subject.id, rule]
-        return tries > TRIES or (tries > 0 and subject.id in self.confirmed)
+        attempt = subject.id, rule
+        return attempt in self.beyond_scripts or (self.tries[attempt] > 0 and subject.id in self.confirmed)
 
 
 @cache
