@@ -123,7 +123,7 @@ def test_request_alone_is_request_in_batch(bench: Bench, seed: int) -> None:
     case = AttentionCase(16, requests, "spotlight", 16, seed=seed)
     right_or_refused(bench, case, "requests")
     together = fitted(case, bench.subject).call(bench.operator)
-    for request in range(len(together.arguments["qo_indptr"]) - 1):  # type: ignore[arg-type]
+    for request in range(len(together.tensor("qo_indptr")) - 1):
         bench.conforms(request_alone(together, request))
 
 

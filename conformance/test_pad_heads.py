@@ -59,8 +59,7 @@ def test_other_targets(bench: Bench, heads: int, target: int, seed: int) -> None
 @pytest.mark.operator(PAD)
 def test_strided_heads(bench: Bench, seed: int) -> None:
     call = call_of(12, "zero", seed)
-    x = call.arguments["x"]
-    assert isinstance(x, torch.Tensor)
+    x = call.tensor("x")
     bench.conforms(call.with_arguments(x=torch.cat([x, x], -1)[..., :64]))
 
 

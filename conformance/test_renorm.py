@@ -185,7 +185,7 @@ def test_negative_zero_is_zero(bench: Bench) -> None:
 def test_target_probs_of_large_logits(bench: Bench, offset: float, seed: int) -> None:
     # exp overflows float32 at 89 and vanishes at -104: the row's maximum has to be taken off first.
     call = LawCase(257, ("softmax", "peaked"), (1.0, 0.5), (20, 257), (1.0, 0.9), seed=seed).call(bench.path)
-    bench.conforms(call.with_arguments(logits=call.arguments["logits"] + offset))  # type: ignore[operator]
+    bench.conforms(call.with_arguments(logits=call.tensor("logits") + offset))
 
 
 @pytest.mark.operator(LAW)
@@ -220,8 +220,7 @@ def test_degenerate_row_stays_alone(bench: Bench, kind: str, seed: int) -> None:
 def test_masked_logits(bench: Bench, left: int, seed: int) -> None:
     # A grammar leaves few tokens: fewer than top_k, or one alone.
     call = LawCase(64, ("softmax", "flat"), (0.7, 1.0), (30, 30), (0.9, 1.0), seed=seed).call(bench.path)
-    logits = call.arguments["logits"]
-    assert isinstance(logits, torch.Tensor)
+    logits = call.tensor("logits")
     masked = logits.clone()
     masked[:, left:] = -torch.inf
     bench.conforms(call.with_arguments(logits=masked))

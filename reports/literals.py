@@ -7,8 +7,6 @@ import textwrap
 
 import torch
 
-from waveproof.kernels.operators.contract import Call
-
 INLINE_NUMBERS = 1024
 """Numbers that a script may hold as text; above it they go into a file beside it. Some 20 KiB: a tracker's limit for
 one report is 64 KiB (GitHub), and nobody reads more."""
@@ -72,11 +70,6 @@ def layout_literal(tensor: torch.Tensor) -> str:
     """
     offset = tensor.storage_offset() % 4096
     return "" if tensor.is_contiguous() and not offset else f"{tuple(tensor.stride())}, {offset}"
-
-
-def numbers_in(call: Call) -> int:
-    """Elements of all tensors of a call: what makes one input smaller than another."""
-    return sum(value.numel() for value in call.arguments.values() if isinstance(value, torch.Tensor))
 
 
 def _first(mask: torch.Tensor) -> slice:

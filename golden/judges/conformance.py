@@ -52,24 +52,20 @@ def _distribution(outputs: Outputs, call: Call, variant: str) -> list[Judgement]
 
 
 def _latent_attention(call: Call) -> tuple[Form, ...]:
-    q = call.arguments["q"]
-    assert isinstance(q, torch.Tensor)
+    q = call.tensor("q")
     tokens, heads = q.shape[:2]
     dtype = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
     return ((tokens, heads, mla_reference.VALUE_SIZE), dtype), ((tokens, heads), torch.float32)
 
 
 def _attention_per_head(call: Call) -> tuple[Form, ...]:
-    q, v = call.arguments["q"], call.arguments["v"]
-    assert isinstance(q, torch.Tensor)
-    assert isinstance(v, torch.Tensor)
+    q, v = call.tensor("q"), call.tensor("v")
     return ((*q.shape[:2], v.shape[2]), q.dtype), (tuple(q.shape[:2]), torch.float32)
 
 
 def attention_bounds(expected: mla_reference.Attended, call: Call, variant: str) -> mla.Bounds:
     """Bounds for an implementation of a variant; it may split the keys as it likes."""
-    q = call.arguments["q"]
-    assert isinstance(q, torch.Tensor)
+    q = call.tensor("q")
     output = torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype
     bounds = mla.error_bounds(expected, output, output, splits=2, head_size=q.shape[-1])
     return mla_fp8.with_fp8_weights(bounds, expected) if variant == NARROW else bounds
@@ -108,15 +104,13 @@ def _demonstration(
 
 
 def _merged(call: Call) -> tuple[Form, ...]:
-    out = call.arguments["out_a"]
-    assert isinstance(out, torch.Tensor)
+    out = call.tensor("out_a")
     return (tuple(out.shape), out.dtype), (tuple(out.shape[:2]), torch.float32)
 
 
 def _padded(call: Call) -> tuple[Form, ...]:
-    x, count = call.arguments["x"], call.arguments["target" if call.operator == "pad_heads" else "heads"]
-    assert isinstance(x, torch.Tensor)
-    assert isinstance(count, int)
+    x = call.tensor("x")
+    count = int(call.number("target" if call.operator == "pad_heads" else "heads"))
     return (((x.shape[0], count, *x.shape[2:]), x.dtype),)
 
 

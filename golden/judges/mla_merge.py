@@ -16,7 +16,7 @@ import torch
 
 from waveproof.golden.judges.judgement import Demonstration, Judgement
 from waveproof.golden.judges.mla import FLOAT32_STEP, HALF_STEP, UNIT_ROUNDOFF, judge_within
-from waveproof.golden.references.mla_merge import merge
+from waveproof.golden.references.mla_merge import SIDES, merge, weight_error
 from waveproof.golden.references.padded_heads import padded_heads, unpadded_heads
 from waveproof.kernels.operators.contract import Call
 
@@ -25,13 +25,10 @@ MERGED, MERGED_LSE, PADDED = "merged output", "merged LSE", "padded heads"
 
 def judge_merged(outputs: Sequence[torch.Tensor], call: Call, variant: str = "") -> list[Judgement]:
     """Merged output and LSE of a call of ``merge_state``."""
-    sides = [call.arguments[name] for name in ("out_a", "lse_a", "out_b", "lse_b")]
-    out_a, lse_a, out_b, lse_b = (side for side in sides if isinstance(side, torch.Tensor))
-    expected, lse = merge(out_a, lse_a, out_b, lse_b)
-    sizes, _ = merge(out_a.double().abs(), lse_a, out_b.double().abs(), lse_b)
-    largest = torch.maximum(*(torch.where(x.isfinite(), x.double().abs(), 0.0) for x in (lse_a, lse_b)))
-    weights = (6.0 + 4.0 * largest.clamp(min=1.0)) * FLOAT32_STEP
-    bound = weights[..., None] * sizes + UNIT_ROUNDOFF[out_a.dtype] * expected.abs() + HALF_STEP[out_a.dtype]
+    sides = [call.tensor(name) for name in SIDES]
+    dtype = sides[0].dtype
+    expected, lse = merge(*sides)
+    bound = weight_error(*sides, step=FLOAT32_STEP) + UNIT_ROUNDOFF[dtype] * expected.abs() + HALF_STEP[dtype]
     bound_lse = 8.0 * FLOAT32_STEP * torch.where(lse.isfinite(), lse.abs(), 0.0).clamp(min=1.0)
     derivation = "(6 + 4 max|lse|) u (w_a|a| + w_b|b|) + u_out |o|, u = 2^-23 (golden/judges/mla_merge.py)"
     return [
@@ -56,17 +53,11 @@ def judge_merged(outputs: Sequence[torch.Tensor], call: Call, variant: str = "")
 
 def judge_heads_moved(outputs: Sequence[torch.Tensor], call: Call, variant: str = "") -> list[Judgement]:
     """Result of a call of ``pad_heads`` or ``unpad_heads``, bit by bit."""
-    x, mode = call.arguments["x"], call.arguments["mode"]
-    assert isinstance(x, torch.Tensor)
-    assert isinstance(mode, str)
+    x, mode = call.tensor("x"), str(call.arguments["mode"])
     if call.operator == "pad_heads":
-        target = call.arguments["target"]
-        assert isinstance(target, int)
-        due = padded_heads(x, target, mode)
+        due = padded_heads(x, int(call.number("target")), mode)
     else:
-        heads = call.arguments["heads"]
-        assert isinstance(heads, int)
-        due = unpadded_heads(x, heads, mode)
+        due = unpadded_heads(x, int(call.number("heads")), mode)
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.itemsize]
     differ = outputs[0].contiguous().view(kind) != due.contiguous().view(kind)
     if not differ.any():

@@ -64,10 +64,6 @@ class Attended:
     seen_along: torch.Tensor
     """float64[queries, heads]: root of the sum of <value, output> squared over all visible tokens."""
 
-    def rows(self, index: slice | torch.Tensor) -> Attended:
-        """Some of the queries."""
-        return Attended(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
-
 
 def attend(q: torch.Tensor, kv: torch.Tensor, scale: float, narrow: bool = True) -> Attended:
     """The last ``queries`` tokens of one request attend causally to its cached latents.
@@ -213,15 +209,14 @@ def join(parts: list[Attended]) -> Attended:
 
 def latents(call: Call, request: int) -> torch.Tensor:
     """float64[tokens, 576]: the cached tokens of a request in the order of the sequence, scale applied."""
-    cache, scale = _tensor(call, "kv_cache"), call.arguments["kv_scale"]
-    begin, end = _tensor(call, "kv_indptr")[request : request + 2].tolist()
-    last, size = int(_tensor(call, "kv_last_page_len")[request]), cache.shape[1]
+    cache = call.tensor("kv_cache")
+    begin, end = call.tensor("kv_indptr")[request : request + 2].tolist()
+    last, size = int(call.tensor("kv_last_page_len")[request]), cache.shape[1]
     tokens = (end - begin - 1) * size + last if end > begin else 0
-    pages = _tensor(call, "kv_indices")[begin:end].long()
+    pages = call.tensor("kv_indices")[begin:end].long()
     if call.embedding is not None and call.embedding.pool:
         pages = pages - call.embedding.row  # the call's own tensor is the end of the pool
-    assert isinstance(scale, (int, float))
-    return cache[pages].reshape(-1, cache.shape[-1])[:tokens].double() * scale
+    return cache[pages].reshape(-1, cache.shape[-1])[:tokens].double() * call.number("kv_scale")
 
 
 def reference(call: Call, variant: str = WIDE) -> Attended:
@@ -234,15 +229,15 @@ def reference(call: Call, variant: str = WIDE) -> Attended:
 
 
 def _paged(call: Call, narrow: bool) -> Attended:
-    q, bounds = _tensor(call, "q"), _tensor(call, "qo_indptr").tolist()
-    sm_scale, q_scale = _number(call, "sm_scale"), _number(call, "q_scale")
+    q, bounds = call.tensor("q"), call.tensor("qo_indptr").tolist()
+    sm_scale, q_scale = call.number("sm_scale"), call.number("q_scale")
     queries = [q[begin:end].double() * q_scale for begin, end in pairwise(bounds)]
     return join([attend(query, latents(call, request), sm_scale, narrow) for request, query in enumerate(queries)])
 
 
 def _extend(call: Call, narrow: bool) -> Attended:
-    q, new, bounds = _tensor(call, "q"), _tensor(call, "kv_new"), _tensor(call, "qo_indptr").tolist()
-    sm_scale = _number(call, "sm_scale")
+    q, new, bounds = call.tensor("q"), call.tensor("kv_new"), call.tensor("qo_indptr").tolist()
+    sm_scale = call.number("sm_scale")
     parts = []
     for request, (begin, end) in enumerate(pairwise(bounds)):
         kv = torch.cat([latents(call, request), new[begin:end, 0].double()])
@@ -251,8 +246,8 @@ def _extend(call: Call, narrow: bool) -> Attended:
 
 
 def _per_head(call: Call, narrow: bool) -> Attended:
-    q, k, v = _tensor(call, "q"), _tensor(call, "k"), _tensor(call, "v")
-    bounds, keys = _tensor(call, "qo_indptr").tolist(), _tensor(call, "kv_indptr").tolist()
+    q, k, v = call.tensor("q"), call.tensor("k"), call.tensor("v")
+    bounds, keys = call.tensor("qo_indptr").tolist(), call.tensor("kv_indptr").tolist()
     parts = []
     for request in range(len(bounds) - 1):
         begin, end, first, last = bounds[request], bounds[request + 1], keys[request], keys[request + 1]
@@ -261,23 +256,11 @@ def _per_head(call: Call, narrow: bool) -> Attended:
         if not call.arguments["causal"]:
             visible = torch.full((queries,), tokens)
         key, value = (
-            k[first:last].double() * _number(call, "k_scale"),
-            v[first:last].double() * _number(call, "v_scale"),
+            k[first:last].double() * call.number("k_scale"),
+            v[first:last].double() * call.number("v_scale"),
         )
-        parts.append(attend_keys(q[begin:end], key, value, _number(call, "sm_scale"), visible, narrow))
+        parts.append(attend_keys(q[begin:end], key, value, call.number("sm_scale"), visible, narrow))
     return join(parts)
-
-
-def _tensor(call: Call, name: str) -> torch.Tensor:
-    value = call.arguments[name]
-    assert isinstance(value, torch.Tensor)
-    return value
-
-
-def _number(call: Call, name: str) -> float:
-    value = call.arguments[name]
-    assert isinstance(value, (int, float))
-    return float(value)
 
 
 _REFERENCES = {

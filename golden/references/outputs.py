@@ -53,23 +53,20 @@ def _renormed(call: Call, variant: str) -> tuple[Exact, ...]:
 
 
 def _attended(call: Call, variant: str) -> tuple[Exact, ...]:
-    q = call.arguments["q"]
-    assert isinstance(q, torch.Tensor)
+    head_size = call.tensor("q").shape[-1]
     expected = mla.reference(call, variant)
     count = expected.visible[:, None].double()
-    score = (q.shape[-1] + 4) * ROUNDOFF * expected.magnitude
+    score = (head_size + 4) * ROUNDOFF * expected.magnitude
     lse = score + (count + 8) * ROUNDOFF + _last(expected.lse)
-    return Exact(expected.output, mla.own_error(expected, q.shape[-1])), Exact(expected.lse, lse)
+    return Exact(expected.output, mla.own_error(expected, head_size)), Exact(expected.lse, lse)
 
 
 def _merged(call: Call, variant: str) -> tuple[Exact, ...]:
-    sides = [call.arguments[name] for name in ("out_a", "lse_a", "out_b", "lse_b")]
-    out_a, lse_a, out_b, lse_b = (side for side in sides if isinstance(side, torch.Tensor))
-    out, lse = mla_merge.merge(out_a, lse_a, out_b, lse_b)
-    sizes, _ = mla_merge.merge(out_a.double().abs(), lse_a, out_b.double().abs(), lse_b)
-    largest = torch.maximum(*(torch.where(x.isfinite(), x.double().abs(), 0.0) for x in (lse_a, lse_b)))
-    weights = (7.0 + 4.0 * largest.clamp(min=1.0)) * ROUNDOFF
-    return Exact(out, weights[..., None] * sizes), Exact(lse, _last(lse))
+    sides = [call.tensor(name) for name in mla_merge.SIDES]
+    out, lse = mla_merge.merge(*sides)
+    # Beside what a kernel rounds, the sum of the two sides, which the judge counts as the output's own rounding.
+    error = mla_merge.weight_error(*sides, step=ROUNDOFF, roundings=mla_merge.WEIGHT_ROUNDINGS + 1)
+    return Exact(out, error), Exact(lse, _last(lse))
 
 
 def _last(lse: torch.Tensor) -> torch.Tensor:

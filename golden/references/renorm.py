@@ -18,9 +18,9 @@ from waveproof.kernels.operators.renorm import (
     TARGET_PROBS,
     TOP_K_RENORM_PROB,
     TOP_P_RENORM_PROB,
-    UNIT_ROUNDOFF,
     gamma,
     mass_band,
+    softmax_tolerance,
     summation_depth,
     value_tolerance,
 )
@@ -140,7 +140,7 @@ def target_probs(call: Call, variant: str) -> Expected:
     degenerate = ~((logits < torch.inf).all(-1) & torch.isfinite(logits).any(-1))
     scaled = logits.double() / temperature
     peak = scaled.amax(-1, keepdim=True)
-    error = (scaled.abs() + peak.abs() + 3.0 * (peak - scaled) + 8.0) * UNIT_ROUNDOFF
+    error = softmax_tolerance(scaled.abs() + peak.abs(), peak - scaled)
     error = torch.where(torch.isfinite(scaled), error, 0.0)
     weights = torch.softmax(scaled, -1)
 

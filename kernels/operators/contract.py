@@ -112,6 +112,28 @@ class Call:
     labels: Mapping[str, str | int | float] = field(default_factory=dict)
     """What a reader should know of the case: generator, seed, layout."""
 
+    def tensor(self, name: str) -> torch.Tensor:
+        """An argument that is a tensor.
+
+        Raises:
+            ContractBreach: the call has no such argument, or it is none.
+        """
+        value = self.arguments.get(name)
+        if value is None or isinstance(value, (int, float, str)):
+            raise ContractBreach(f"{self.operator}: {name} must be a tensor, got {value!r}")
+        return value
+
+    def number(self, name: str) -> float:
+        """An argument that is a number.
+
+        Raises:
+            ContractBreach: the call has no such argument, or it is none.
+        """
+        value = self.arguments.get(name)
+        if not isinstance(value, (int, float)):
+            raise ContractBreach(f"{self.operator}: {name} must be a number, got {type(value).__name__}")
+        return float(value)
+
     def with_arguments(self, **changes: Value) -> Call:
         """The same call with some arguments replaced."""
         return replace(self, arguments={**self.arguments, **changes})

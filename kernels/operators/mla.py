@@ -62,6 +62,9 @@ class Dimensions:
 DEEPSEEK = Dimensions()
 """DeepSeek V2 to V3.2, Kimi K2, K3 and Linear; ``config.json`` of each."""
 
+NATIVE_E4M3 = {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn"}
+"""torch dtype of the e4m3 that an architecture computes with; the other one is converted in software."""
+
 WIDE, NARROW = "wide", "narrow"
 PAD_MODES = ("zero", "repeat", "tile")
 """What the added heads hold: ``zero``: zeros. ``repeat``: head h, target / H times in a row, so H must divide the

@@ -35,8 +35,12 @@ of Numerical Algorithms*, 2nd ed., section 3.1).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from waveproof.kernels.operators.contract import Argument, Operator
+
+if TYPE_CHECKING:
+    import torch
 
 UNIT_ROUNDOFF = 2.0**-24
 """float32's unit roundoff (round to nearest)."""
@@ -78,7 +82,7 @@ def mass_band(vocab_size: int) -> float:
     return gamma(summation_depth(vocab_size) + 2)
 
 
-def softmax_tolerance(operands: float, argument: float) -> float:
+def softmax_tolerance(operands: torch.Tensor, argument: torch.Tensor) -> torch.Tensor:
     """Relative error of one term exp((x - m) / T); ``operands`` is (|x| + |m|) / T, ``argument`` is |x - m| / T."""
     return (operands + 3.0 * argument + 8.0) * UNIT_ROUNDOFF
 

@@ -127,8 +127,10 @@ def builtin_implementations() -> tuple[Implementation, ...]:
         padded_mla,
         pytorch,
         pytorch_mla,
+        sglang_heads,
         sglang_kernels,
         sglang_mla,
+        sglang_prefill,
     )
 
     modules = (
@@ -138,6 +140,8 @@ def builtin_implementations() -> tuple[Implementation, ...]:
         padded_mla,
         sglang_kernels,
         sglang_mla,
+        sglang_prefill,
+        sglang_heads,
         aiter_kernels,
         flashinfer_kernels,
         aiter_mla,

@@ -8,8 +8,7 @@ from the *installed source file*, unchanged, and run with an attention that only
 - ``DeepseekSparseAttnBackend._forward_aiter`` repeats each head in place (``repeat``).
 
 The mode is not the methods' decision but the constructors': ``zero`` for 12 heads, ``tile`` for other numbers below 16,
-``repeat`` where the attention is sparse. Here each takes any number of heads. Registered in
-:mod:`waveproof.kernels.providers.sglang_mla`.
+``repeat`` where the attention is sparse. Here each takes any number of heads.
 """
 
 from __future__ import annotations
@@ -17,8 +16,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from waveproof.kernels.providers.registry import Implementation
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import torch
 
@@ -112,6 +114,24 @@ def through_the_padding(
     raise ValueError(f"sglang pads heads by zero, tile or repeat, not by {mode!r}")
 
 
+def installed_source(file: str) -> Path:
+    """A source file of the installed sglang, by its path below the package.
+
+    Raises:
+        LookupError: sglang is not installed, or has no such file.
+    """
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise LookupError("sglang is not installed")
+    source = Path(spec.submodule_search_locations[0]) / file
+    if not source.is_file():
+        raise LookupError(f"sglang has no {file}")
+    return source
+
+
 @cache
 def installed_methods(file: str, owner: str, methods: tuple[str, ...]) -> Callable[..., dict[str, Callable[..., Any]]]:
     """Methods of a class in an installed sglang source file, without importing the module.
@@ -131,13 +151,8 @@ def installed_methods(file: str, owner: str, methods: tuple[str, ...]) -> Callab
     import __future__
 
     import ast
-    from importlib.util import find_spec
-    from pathlib import Path
 
-    spec = find_spec("sglang")
-    if spec is None or not spec.submodule_search_locations:
-        raise LookupError("sglang is not installed")
-    source = Path(spec.submodule_search_locations[0]) / file
+    source = installed_source(file)
     tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
     body = [line for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner for line in node.body]
     tree.body = [node for node in body if isinstance(node, ast.FunctionDef) and node.name in methods]
@@ -153,3 +168,19 @@ def installed_methods(file: str, owner: str, methods: tuple[str, ...]) -> Callab
         return {name: namespace[name] for name in methods}
 
     return bind
+
+
+IMPLEMENTATIONS = tuple(
+    Implementation(
+        "sglang",
+        operator,
+        "exact",
+        ("cpu", "hip", "cuda"),
+        f"waveproof.kernels.providers.sglang_heads:{operator}",
+        packages=("sglang",),
+        distribution="sglang",
+        origin="sglang/srt/layers/attention/aiter_backend.py:_mla_decode_fwd_with_head_pad, "
+        "dsa_backend.py:_forward_aiter",
+    )
+    for operator in ("pad_heads", "unpad_heads")
+)

@@ -363,8 +363,8 @@ def kv_splits(lengths: torch.Tensor, heads: int, context: int) -> tuple[torch.Te
     return splits, most, uneven
 
 
-_KERNELS = "sglang/kernels/ops/attention"
-_ATTENTION = ("interpret", "compile", "emulate", "hip", "cuda")
+KERNELS = "sglang/kernels/ops/attention"
+ATTENTION_RUNTIMES = ("interpret", "compile", "emulate", "hip", "cuda")
 _SIXTEEN_BIT = ("bfloat16/bfloat16", "float16/float16")
 _EIGHT_BIT_CACHE = (
     "bfloat16/float8_e4m3fn",
@@ -375,18 +375,28 @@ _EIGHT_BIT_CACHE = (
 _PROVIDERS = "waveproof.kernels.providers"
 
 
-def _attention(
+def attention(
     provider: str, operator: str, load: str, origin: str, narrow: bool = False, **declared: Any
 ) -> Implementation:
+    """An attention kernel of sglang.
+
+    Args:
+        provider: name under which it is judged.
+        operator: that it implements.
+        load: ``module:function`` below this folder.
+        origin: ``file:function`` below sglang's attention kernels.
+        narrow: whether it is judged on 8-bit caches, where it rounds the weights to 8 bits.
+        declared: other fields of ``Implementation``.
+    """
     return Implementation(
         provider,
         operator,
         "narrow" if narrow else "wide",
-        _ATTENTION,
+        ATTENTION_RUNTIMES,
         f"{_PROVIDERS}.{load}",
         packages=("sglang", "triton"),
         distribution="sglang",
-        origin=f"{_KERNELS}/{origin}",
+        origin=f"{KERNELS}/{origin}",
         launches=True,
         heads_apart=True,
         dtypes=_EIGHT_BIT_CACHE if narrow else _SIXTEEN_BIT,
@@ -398,54 +408,16 @@ _DECODE = ("mla_decode", "sglang_mla:mla_decode", "decode_attention.py:decode_at
 _EXTEND = ("mla_extend", "sglang_mla:mla_extend", "extend_attention.py:extend_attention_fwd")
 
 IMPLEMENTATIONS = (
-    _attention("sglang", *_DECODE, longest_query=1),
-    _attention("sglang_fp8", *_DECODE, narrow=True, longest_query=1),
-    _attention("sglang_verify", "mla_decode", "sglang_mla:mla_verify", "extend_attention.py:extend_attention_fwd"),
-    _attention(
+    attention("sglang", *_DECODE, longest_query=1),
+    attention("sglang_fp8", *_DECODE, narrow=True, longest_query=1),
+    attention("sglang_verify", "mla_decode", "sglang_mla:mla_verify", "extend_attention.py:extend_attention_fwd"),
+    attention(
         "sglang_verify_shared",
         "mla_decode",
         "sglang_mla:mla_verify_shared",
         "verify_mla.py:verify_shared_kv_fwd",
         omits=("lse",),
     ),
-    _attention("sglang", *_EXTEND),
-    _attention("sglang_fp8", *_EXTEND, narrow=True),
-    _attention(
-        "sglang",
-        "mla_prefill",
-        "sglang_prefill:mla_prefill",
-        "extend_attention.py:extend_attention_fwd",
-        keys_are_queries=True,
-    ),
-    _attention(
-        "sglang_dense",
-        "mla_prefill",
-        "sglang_prefill:mla_prefill_dense",
-        "extend_attention.py:dense_prefill_attention_fwd",
-    ),
-    Implementation(
-        "sglang",
-        "merge_state",
-        "natural",
-        _ATTENTION,
-        f"{_PROVIDERS}.sglang_prefill:merge_state",
-        packages=("sglang", "triton"),
-        distribution="sglang",
-        origin=f"{_KERNELS}/merge_state.py:merge_state_triton",
-        launches=True,
-    ),
-    *(
-        Implementation(
-            "sglang",
-            operator,
-            "exact",
-            ("cpu", "hip", "cuda"),
-            f"{_PROVIDERS}.sglang_heads:{operator}",
-            packages=("sglang",),
-            distribution="sglang",
-            origin="sglang/srt/layers/attention/aiter_backend.py:_mla_decode_fwd_with_head_pad, "
-            "dsa_backend.py:_forward_aiter",
-        )
-        for operator in ("pad_heads", "unpad_heads")
-    ),
+    attention("sglang", *_EXTEND),
+    attention("sglang_fp8", *_EXTEND, narrow=True),
 )

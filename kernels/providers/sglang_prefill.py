@@ -1,11 +1,11 @@
-"""Provider ``sglang``: prefill with a key and a value for each head, and the merge of two attention states.
-
-Registered in :mod:`waveproof.kernels.providers.sglang_mla`.
-"""
+"""Provider ``sglang``: prefill with a key and a value for each head, and the merge of two attention states."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from waveproof.kernels.providers.registry import Implementation
+from waveproof.kernels.providers.sglang_mla import ATTENTION_RUNTIMES, KERNELS, attention
 
 if TYPE_CHECKING:
     import torch
@@ -104,3 +104,31 @@ def merge_state(out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, l
     from sglang.kernels.ops.attention.merge_state import merge_state_triton
 
     return merge_state_triton(out_a, lse_a, out_b, lse_b)
+
+
+IMPLEMENTATIONS = (
+    attention(
+        "sglang",
+        "mla_prefill",
+        "sglang_prefill:mla_prefill",
+        "extend_attention.py:extend_attention_fwd",
+        keys_are_queries=True,
+    ),
+    attention(
+        "sglang_dense",
+        "mla_prefill",
+        "sglang_prefill:mla_prefill_dense",
+        "extend_attention.py:dense_prefill_attention_fwd",
+    ),
+    Implementation(
+        "sglang",
+        "merge_state",
+        "natural",
+        ATTENTION_RUNTIMES,
+        "waveproof.kernels.providers.sglang_prefill:merge_state",
+        packages=("sglang", "triton"),
+        distribution="sglang",
+        origin=f"{KERNELS}/merge_state.py:merge_state_triton",
+        launches=True,
+    ),
+)

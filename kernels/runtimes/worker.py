@@ -211,17 +211,16 @@ def _once(
 ) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
     guarded: list[memory.Guarded] = []
     arguments: list[Any] = []
-    rows = contextlib.nullcontext()
+    rows: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     for name, value in call.arguments.items():
         if not isinstance(value, torch.Tensor):
             arguments.append(value)
         elif not execution.executes:
-            arguments.append(execution.wrap(_on_meta(value, call.embedding if _embeds(call, name) else None)))
-        elif _embeds(call, name):
-            assert call.embedding is not None
-            arguments.append(execution.wrap(_embed(value, call.embedding, execution.device)))
-            if not call.embedding.pool:
-                rows = execution.only_rows(call.embedding.row)  # type: ignore[assignment]
+            arguments.append(execution.wrap(_on_meta(value, _embedding(call, name))))
+        elif (embedding := _embedding(call, name)) is not None:
+            arguments.append(execution.wrap(_embed(value, embedding, execution.device)))
+            if not embedding.pool:
+                rows = execution.only_rows(embedding.row)
         else:
             buffer = memory.guard_input(name, value, execution.device)
             guarded.append(buffer)
@@ -246,17 +245,21 @@ def _once(
     return outputs, [vars(incident) for incident in damage if incident is not None] + reused
 
 
-def _embeds(call: Call, name: str) -> bool:
-    return call.embedding is not None and call.embedding.argument == name
+def _embedding(call: Call, name: str) -> Embedding | None:
+    """How an argument is embedded, if it is."""
+    return call.embedding if call.embedding is not None and call.embedding.argument == name else None
 
 
 def _with_values(call: Call) -> list[Any]:
     """Arguments that have values, an embedded one in memory that is not touched beside its own rows."""
     cpu = torch.device("cpu")
-    return [
-        _embed(value, call.embedding, cpu) if call.embedding is not None and _embeds(call, name) else value  # type: ignore[arg-type]
-        for name, value in call.arguments.items()
-    ]
+    given = []
+    for name, value in call.arguments.items():
+        embedding = _embedding(call, name)
+        if embedding is not None and isinstance(value, torch.Tensor):
+            value = _embed(value, embedding, cpu)
+        given.append(value)
+    return given
 
 
 def _embed(value: torch.Tensor, embedding: Embedding, device: torch.device) -> torch.Tensor:

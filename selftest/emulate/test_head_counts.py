@@ -26,7 +26,7 @@ from waveproof.fixtures.head_counts import (
     ranges,
     rows,
 )
-from waveproof.fixtures.sglang_heads import SglangRuleNotFound, decode_parameters, sglang_heads, unknown_arguments
+from waveproof.fixtures.sglang_head_rule import SglangRuleNotFound, decode_parameters, sglang_heads, unknown_arguments
 from waveproof.reports.cli_heads import document, table
 
 DECODE = PHASES[0]

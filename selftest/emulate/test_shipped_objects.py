@@ -13,7 +13,7 @@ pytest.importorskip("aiter_meta", reason="amd-aiter is not installed")
 import torch
 
 from waveproof.fixtures import mla_findings, mla_objects
-from waveproof.fixtures.mla_calls import NATIVE_FP8, Call, Form
+from waveproof.fixtures.aiter_mla_calls import NATIVE_FP8, Call, Form
 from waveproof.fixtures.mla_work import work_table
 from waveproof.golden.judges.mla import error_bounds
 from waveproof.golden.judges.mla_fp8 import with_fp8_weights

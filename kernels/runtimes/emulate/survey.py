@@ -61,16 +61,6 @@ class Family:
         self.undecoded += coverage.undecoded
         self.unhandled.update(coverage.unhandled)
 
-    @property
-    def decoded_share(self) -> float:
-        """Decoded instructions of all words at which one was looked for, 0 to 1."""
-        return self.instructions / max(1, self.instructions + self.undecoded)
-
-    @property
-    def handled_share(self) -> float:
-        """Executable instructions of the same, 0 to 1."""
-        return (self.instructions - sum(self.unhandled.values())) / max(1, self.instructions + self.undecoded)
-
 
 def locate(name: str) -> Source:
     """Code objects of a folder, an installed distribution (``amd-aiter``) or an importable package (``aiter_meta``).

@@ -30,7 +30,7 @@ from waveproof.kernels.runtimes.emulate import modifiers, operands
 from waveproof.kernels.runtimes.emulate.decode import LITERAL, Instruction
 from waveproof.kernels.runtimes.emulate.fault import CodeObjectInvalid, InstructionUnsupported
 from waveproof.kernels.runtimes.emulate.operands import Reader, Writer
-from waveproof.kernels.runtimes.emulate.registers import EXEC, LANES, VCC, Array, Group
+from waveproof.kernels.runtimes.emulate.registers import EXEC, VCC, Array, Group
 from waveproof.kernels.runtimes.emulate.registry import ARCHITECTURES, Context, Step, define
 
 Function = Callable[..., Any]
@@ -331,8 +331,3 @@ def _several(function: Function, readers: list[Reader], writers: list[Writer]) -
             write(group, value)
 
     return step
-
-
-def broadcast(value: Array, group: Group) -> Array:
-    """The value in every lane: [n, 64]."""
-    return np.broadcast_to(value, (group.n, LANES))
