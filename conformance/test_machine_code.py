@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from waveproof.fixtures.bench import Bench
 from waveproof.fixtures.strategies.mla import AttentionCase, MergeCase, fitted
 from waveproof.fixtures.strategies.mla_calls import moved_to_the_end
+from waveproof.fixtures.strategies.verify import TreeCase
 from waveproof.golden.judges.machine_code import judge_compiled, judge_matrix_units, judge_offsets, judge_resources
 from waveproof.kernels.operators.contract import Call, Embedding, Value
 from waveproof.kernels.operators.renorm import MAX_ROWS
@@ -47,6 +50,28 @@ def test_offsets_fit_at_serving_scale(bench: Bench) -> None:
     bench.hold(judge_offsets(outcome.launches, call))
 
 
+def verify_calls(operator: str, path: str) -> list[Call]:
+    """Calls of an operator of family ``verify``; only shapes and types count."""
+    if operator == "tree_verify_greedy":
+        return [TreeCase("eagle", 8).call(operator)]
+    vocab_size, slots = 163_840, 4
+    cube = torch.full((1, slots, vocab_size), 1.0 / vocab_size)
+    common: dict[str, Value] = {"candidates": torch.zeros((1, slots), dtype=torch.long)}
+    coins: dict[str, Value] = {"coins": torch.zeros(1, slots - 1), "final_coins": torch.zeros(1)}
+    draft, ones = cube[:, :-1].clone(), torch.ones(1)
+    if operator == "seeded_chain_verify":
+        logits: dict[str, Value] = {"target_logits": cube, "draft_logits": draft}
+        return [Call(operator, {**common, **logits, "temperature": ones, "draft_temperature": ones.clone(), "seed": 1})]
+    given: dict[str, Value] = {"target_probs": cube, "draft_probs": draft, **coins}
+    if operator == "accept_sampling":
+        filters: dict[str, Value] = {"temperature": ones, "top_k": torch.full((1,), 50, dtype=torch.int32)}
+        filters |= {"top_p": torch.full((1,), 0.9)}
+        cut: dict[str, Value] = {"verify_lens": torch.full((1,), slots, dtype=torch.int32)}
+        given = {"target_logits": cube, "draft_probs": draft, **filters, **coins, **cut}
+    rest: dict[str, Value] = {"path": path} if operator == "accept_sampling" else {}
+    return [Call(operator, {**common, **given, "block_verification": block, **rest}) for block in (False, True)]
+
+
 ATTENTION = ("mla_decode", "mla_prefill_absorbed", "mla_extend", "mla_prefill")
 
 
@@ -71,6 +96,35 @@ def test_merge_compiles(bench: Bench) -> None:
     bench.hold(judge_compiled(outcome.error, outcome.launches, call))
     for judgement in judge_resources(outcome.launches, bench.subject.arch, call):
         bench.hold(judgement)
+
+
+VERIFY = ("chain_verify", "accept_sampling", "seeded_chain_verify", "tree_verify_greedy")
+
+
+@pytest.mark.operator(*VERIFY, runtimes=("compile",))
+def test_verify_compiles(bench: Bench) -> None:
+    """Verifiers of draft tokens at the vocabulary of Kimi K3 with 3 draft tokens, token by token and as a block."""
+    calls = verify_calls(bench.operator, bench.path)
+    for call in calls:
+        outcome = bench.run(call)
+        bench.hold(judge_compiled(outcome.error, outcome.launches, call))
+        for judgement in judge_resources(outcome.launches, bench.subject.arch, call):
+            bench.hold(judgement)
+
+
+@pytest.mark.operator("chain_verify", runtimes=("compile",))
+def test_offsets_of_verify_fit_at_serving_scale(bench: Bench) -> None:
+    """With 4,096 requests of 3 draft tokens and 163,840 values a row no address overflows 32 bits that hold it."""
+    rows = MAX_ROWS // 16
+    (call, *_) = verify_calls("chain_verify", "")
+    many = {
+        name: torch.zeros((rows, *call.tensor(name).shape[1:]), dtype=call.tensor(name).dtype)
+        for name in ("candidates", "coins", "final_coins")
+    }
+    huge = replace(call.with_arguments(**many), embedding=Embedding("target_probs", rows, 0))
+    outcome = bench.run(huge)
+    bench.hold(judge_compiled(outcome.error, outcome.launches, huge))
+    bench.hold(judge_offsets(outcome.launches, huge))
 
 
 @pytest.mark.slow

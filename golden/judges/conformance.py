@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from waveproof.golden.judges import mla, mla_fp8, mla_merge, tolerance
+from waveproof.golden.judges import mla, mla_fp8, mla_merge, tolerance, verify
 from waveproof.golden.judges.judgement import Demonstration, Judgement
 from waveproof.golden.references import mla as mla_reference
 from waveproof.golden.references import renorm as renorm_reference
@@ -114,6 +114,24 @@ def _padded(call: Call) -> tuple[Form, ...]:
     return (((x.shape[0], count, *x.shape[2:]), x.dtype),)
 
 
+# verify ---------------------------------------------------------------------------------------------------------------
+
+
+def _verified(call: Call) -> tuple[Form, ...]:
+    batch, slots = call.tensor("candidates").shape
+    width = int(call.number("depth")) if "depth" in call.arguments else slots
+    return ((batch,), torch.int32), ((batch, width), torch.int32)
+
+
+def _outcomes(outputs: Outputs, call: Call, variant: str) -> list[Judgement]:
+    return verify.judge_outcomes(outputs, call)
+
+
+def _drawn(outputs: Outputs, call: Call, variant: str) -> list[Judgement]:
+    """A verifier with random numbers of its own: only that its tokens are tokens; its law is judged over many calls."""
+    return [verify.judge_form_of_rows(outputs, call)]
+
+
 _FORMS: dict[str, Callable[[Call], tuple[Form, ...]]] = {
     "top_k_renorm_prob": _rows,
     "top_p_renorm_prob": _rows,
@@ -125,6 +143,12 @@ _FORMS: dict[str, Callable[[Call], tuple[Form, ...]]] = {
     "merge_state": _merged,
     "pad_heads": _padded,
     "unpad_heads": _padded,
+    "chain_verify": _verified,
+    "target_only_verify": _verified,
+    "tree_verify_greedy": _verified,
+    "accept_sampling": _verified,
+    "target_only_accept_sampling": _verified,
+    "seeded_chain_verify": _verified,
 }
 _JUDGES: dict[str, Callable[[Outputs, Call, str], list[Judgement]]] = {
     "top_k_renorm_prob": _distribution,
@@ -137,4 +161,10 @@ _JUDGES: dict[str, Callable[[Outputs, Call, str], list[Judgement]]] = {
     "merge_state": mla_merge.judge_merged,
     "pad_heads": mla_merge.judge_heads_moved,
     "unpad_heads": mla_merge.judge_heads_moved,
+    "chain_verify": _outcomes,
+    "target_only_verify": _outcomes,
+    "tree_verify_greedy": _outcomes,
+    "accept_sampling": _outcomes,
+    "target_only_accept_sampling": _outcomes,
+    "seeded_chain_verify": _drawn,
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from waveproof.kernels.operators import mla, renorm
+from waveproof.kernels.operators import mla, renorm, verify
 from waveproof.kernels.operators.contract import Operator, UnknownOperator
 
-OPERATORS: dict[str, Operator] = {operator.name: operator for operator in (*renorm.OPERATORS, *mla.OPERATORS)}
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator for operator in (*renorm.OPERATORS, *mla.OPERATORS, *verify.OPERATORS)
+}
 
 
 def operator_named(name: str) -> Operator:

@@ -59,6 +59,10 @@ class Implementation:
     """Of attention: whether q must be contiguous."""
     keys_are_queries: bool = False
     """Of mla_prefill: whether it takes only requests with a key for each query and no more."""
+    asked: str = ""
+    """The one question that it is here for, as tests name it; empty for one that is held to the whole contract."""
+    token_by_token: bool = False
+    """Of chain_verify: whether it has no block verification."""
 
     @property
     def external(self) -> bool:
@@ -127,21 +131,31 @@ def builtin_implementations() -> tuple[Implementation, ...]:
         padded_mla,
         pytorch,
         pytorch_mla,
+        pytorch_verify,
+        sglang_accept,
+        sglang_eagle,
         sglang_heads,
         sglang_kernels,
         sglang_mla,
         sglang_prefill,
+        sglang_verify,
+        transformers_verify,
     )
 
     modules = (
         pytorch,
         pytorch_mla,
+        pytorch_verify,
         own_kernels,
         padded_mla,
         sglang_kernels,
+        sglang_accept,
+        sglang_eagle,
+        sglang_verify,
         sglang_mla,
         sglang_prefill,
         sglang_heads,
+        transformers_verify,
         aiter_kernels,
         flashinfer_kernels,
         aiter_mla,
