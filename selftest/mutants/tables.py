@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from waveproof.selftest.mutants import mla, renorm
+from waveproof.selftest.mutants import mla, renorm, verify
 from waveproof.selftest.mutants.mutant import Mutant
 
-PLANTED: dict[str, tuple[Mutant, ...]] = {"renorm": renorm.MUTANTS, "mla": mla.MUTANTS}
+PLANTED: dict[str, tuple[Mutant, ...]] = {"renorm": renorm.MUTANTS, "mla": mla.MUTANTS, "verify": verify.MUTANTS}
 """What must be rejected."""
-RIGHT: dict[str, tuple[Mutant, ...]] = {"renorm": renorm.CORRECT, "mla": mla.CORRECT}
+RIGHT: dict[str, tuple[Mutant, ...]] = {"renorm": renorm.CORRECT, "mla": mla.CORRECT, "verify": verify.CORRECT}
 """What must pass."""
 
 
