@@ -107,3 +107,42 @@ def mla(
     if not measured.executed:
         typer.echo("waveproof: no kernel could be executed", err=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def law(
+    cases: Annotated[int, typer.Option(min=11, help="Drawn rows whose law is read, of all kinds in turn.")] = 200,
+    runtime: Annotated[str, typer.Option(help="emulate, interpret or a GPU's.")] = "emulate",
+    arch: Annotated[str, typer.Option(help="gfx942 or gfx950, where the runtime has a choice.")] = "gfx950",
+) -> None:
+    """Total variation between sglang's chain sampler and the closed form, read off its coins, with its bound.
+
+    A bias of 1e-4 is then planted in front of the same kernel. Exits with 1 where a step lies elsewhere than due, or
+    the bias is missed in a case.
+    """
+    from rich.console import Console
+
+    from waveproof.perf.figures_law import table, timed
+
+    figures, seconds = timed(cases, runtime, arch if runtime == "emulate" else "")
+    Console().print(table(figures, seconds))
+    if any(not one.due.holds or one.caught < one.with_choice for one in figures):
+        typer.echo("waveproof: a law is not the due one, or the bias was missed", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def evidence(
+    runs: Annotated[int, typer.Option(min=100, help="Of each sampling judge, right and wrong.")] = 1000,
+    streams: Annotated[int, typer.Option(min=8, help="Right streams of the anytime-valid test.")] = 2000,
+) -> None:
+    """False alarms and power of the sampling judges, and tokens that the anytime-valid test needs for each fault."""
+    from rich.console import Console
+
+    from waveproof.perf.figures_evidence import measure
+    from waveproof.perf.tables_evidence import tables
+
+    measured = measure(runs, streams)
+    console = Console()
+    for table in tables(measured):
+        console.print(table)
