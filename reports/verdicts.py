@@ -124,6 +124,8 @@ class Record(BaseModel):
     """Id of the waiver that matched."""
     notes: tuple[str, ...] = ()
     """Observations that are no fault, for the summary."""
+    engines: tuple[dict[str, Any], ...] = ()
+    """Rows of the end-to-end table: an engine, how its speculation went, and the test of what it generated."""
     failure: Failure | None = None
 
     @model_validator(mode="after")
