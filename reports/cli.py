@@ -12,7 +12,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from waveproof.reports import cli_case_study, cli_emulate, cli_figures, cli_golden, cli_heads, cli_trial
+from waveproof.reports import (
+    cli_case_study,
+    cli_emulate,
+    cli_figures,
+    cli_golden,
+    cli_heads,
+    cli_impostor,
+    cli_serve,
+    cli_trial,
+)
 
 
 class _Refusing(TyperGroup):
@@ -49,6 +58,8 @@ cli_emulate.app.command()(cli_case_study.lds_order)
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
 app.command()(cli_heads.heads)
+app.command()(cli_impostor.impostor)
+app.command("serve-check")(cli_serve.serve_check)
 app.command()(cli_trial.soak)
 
 Results = Annotated[
