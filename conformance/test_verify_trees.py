@@ -6,13 +6,15 @@ why engines use it for greedy drafts; below 1 it is lossy by design, and held to
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 
 from waveproof.fixtures.bench import Bench
 from waveproof.fixtures.strategies.verify import (
-    LAST_COIN,
     TREES,
     AcceptCase,
     TreeCase,
@@ -21,6 +23,7 @@ from waveproof.fixtures.strategies.verify import (
 )
 from waveproof.golden.judges.relations import judge_refused
 from waveproof.kernels.operators.renorm import TOP_K_ALL
+from waveproof.kernels.operators.verify import LAST_COIN
 
 pytestmark = pytest.mark.rocm
 
@@ -52,7 +55,7 @@ def test_target_only_sampling_follows_its_coins(bench: Bench, case: AcceptCase) 
 
 @pytest.mark.operator(TARGET_ONLY)
 @THRESHOLDS
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", [name for name in TREES if name != "bushy"])
 def test_law_of_a_tree(bench: Bench, tree: str, thresholds: tuple[float, float], seed: int) -> None:
     bench.has_law(TreeCase(tree, 8, 3, "near", *thresholds, seed=seed).call(TARGET_ONLY))
 
@@ -90,6 +93,42 @@ def test_step_of_a_tree_belongs_to_what_lies_above(bench: Bench) -> None:
     bench.conforms(
         call.with_arguments(candidates=candidates, coins=coins[:, None].repeat(1, 5), final_coins=coins.clone())
     )
+
+
+@pytest.mark.operator(TARGET_ONLY)
+def test_tree_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
+    for coins in ("random", "last"):
+        case = TreeCase("eagle", max(vocab_size, 2), 2, coins=coins, layout="padded-vocab", seed=seed)
+        bench.conforms(case.call(TARGET_ONLY))
+
+
+@pytest.mark.operator(GREEDY)
+@pytest.mark.broad
+def test_greedy_tree_of_large_tokens(bench: Bench, seed: int) -> None:
+    # Token ids beyond 16 bits, and beyond what half precision tells apart.
+    call = TreeCase("eagle", 4, 64, seed=seed).call(GREEDY)
+    ids = torch.tensor([131_072, 131_073, 131_136, 196_608])
+    bench.conforms(call.with_arguments(**{name: ids[call.tensor(name)] for name in ("candidates", "target_predict")}))
+
+
+@pytest.mark.operator(TARGET_ONLY, GREEDY)
+@pytest.mark.broad
+def test_bushy_tree(bench: Bench, seed: int) -> None:
+    bench.conforms(TreeCase("bushy", 8, 24, coins="zero", seed=seed).call(bench.operator))
+    bench.conforms(TreeCase("bushy", 8, 24, seed=seed).call(bench.operator))
+
+
+@pytest.mark.operator(FROM_LOGITS)
+def test_target_only_sampling_at_vocabulary(bench: Bench, vocab_size: int, seed: int) -> None:
+    case = AcceptCase(max(vocab_size, 2), 6, (0.7, 1.0), (100, TOP_K_ALL), (0.95, 1.0), dtype="bfloat16", seed=seed)
+    bench.conforms(case.call(FROM_LOGITS, bench.path))
+
+
+@pytest.mark.operator(FROM_LOGITS)
+@pytest.mark.parametrize("kind", [{"masked": True}, {"shift": 300.0}, {"temperature": (0.05, 0.1)}])
+def test_law_of_target_only_sampling_of_logits(bench: Bench, kind: dict[str, Any], seed: int) -> None:
+    plain = AcceptCase(8, 3, (0.7, 1.3), (TOP_K_ALL,) * 2, (1.0, 1.0), seed=seed)
+    bench.has_law(replace(plain, **kind).call(FROM_LOGITS, bench.path))
 
 
 @pytest.mark.operator(TARGET_ONLY)
@@ -145,7 +184,7 @@ def test_degenerate_logits_of_target_only_sampling_stay_alone(bench: Bench, valu
 @pytest.mark.operator(FROM_LOGITS)
 def test_target_only_sampling_of_top_k_in_64_bits(bench: Bench, seed: int) -> None:
     call = AcceptCase(16, 3, (1.0,) * 3, (4, 9, 2), (1.0,) * 3, seed=seed).call(FROM_LOGITS, bench.path)
-    bench.conforms(call.with_arguments(top_k=call.tensor("top_k").long()))
+    bench.has_law(call.with_arguments(top_k=call.tensor("top_k").long()))
 
 
 @pytest.mark.operator(FROM_LOGITS)

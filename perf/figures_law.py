@@ -2,7 +2,7 @@
 
 Drawn cases of all kinds go through ``golden/judges/law.py`` on an emulated AMD device or in Triton's interpreter; then
 once more with a bias planted in front of the same kernel, to show that the method sees it in every case in which a law
-is left to bias. Beside it stands how many samples a chi-square test with the same error rates would need.
+is left to bias. Beside it stands how many samples a G-test (chi-square) with the same error rates would need.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from waveproof.fixtures.strategies.verify import CHAIN_KINDS, LAST_COIN, ChainCase
+from waveproof.fixtures.strategies.verify import CHAIN_KINDS, ChainCase
 from waveproof.golden.judges.evidence import samples_needed
 from waveproof.golden.judges.law import Extracted, extract
 from waveproof.golden.references.decisions import Node, Outcome, law, visits
 from waveproof.golden.references.verify import decision
 from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.verify import LAST_COIN
 from waveproof.kernels.providers.registry import Subject, builtin_implementations, subjects
 from waveproof.kernels.runtimes.process import Worker
 
@@ -43,15 +44,15 @@ class LawFigures:
     cases: int
     """Rows whose law was read."""
     with_choice: int
-    """Of them, those whose last token is drawn among at least two of more than the bias' probability: in no other can a
-    bias of that size be."""
+    """Of them, those whose last token is drawn among at least two of more than twice the bias: the bias moves an
+    edge between two such and swallows neither."""
     due: Extracted
     biased: Extracted
     """The same with ``BIAS`` planted in the final coin."""
     caught: int
     """Cases in which the bias was found, of those with a choice."""
     samples: int
-    """That a chi-square test needs for a total variation of ``BIAS`` in the median case, at ``ALPHA`` and ``POWER``."""
+    """That a G-test needs for a total variation of ``BIAS`` in the median case, at ``ALPHA`` and ``POWER``."""
 
 
 def drawn(cases: int, block: bool, seed: int) -> Call:
@@ -109,7 +110,7 @@ def _biased(run: Callable[[Call], Sequence[torch.Tensor]]) -> Callable[[Call], S
 
 
 def _chooses(tree: Node) -> bool:
-    """Whether somewhere at least two tokens are drawn with more than the bias' own probability."""
+    """Whether somewhere at least two tokens are drawn with more than twice the bias' probability."""
     finals = [visit.choice for visit in visits(tree) if not isinstance(visit, float) and visit.choice.coin == SLOTS - 1]
     return any(
         sum(choice.width(branch) > 2.0 * BIAS for branch in range(len(choice.edges) + 1)) > 1 for choice in finals
@@ -128,7 +129,7 @@ def table(figures: Sequence[LawFigures], seconds: float) -> Table:
     for name in ("mode", "cases", "steps", "probes", "launches", "kernel s", "total variation", "bound (worst case)"):
         result.add_column(name, justify="right")
     result.add_column(f"bias {BIAS:g} caught", justify="right")
-    result.add_column(f"chi-square samples for {BIAS:g}", justify="right")
+    result.add_column(f"G-test samples for {BIAS:g}", justify="right")
     for one in figures:
         result.add_row(
             "block" if one.block else "tokens",

@@ -139,8 +139,8 @@ def evidence(
     """False alarms and power of the sampling judges, and tokens that the anytime-valid test needs for each fault."""
     from rich.console import Console
 
-    from waveproof.perf.figures_evidence import measure
-    from waveproof.perf.tables_evidence import tables
+    from waveproof.selftest.judge_figures import measure
+    from waveproof.selftest.judge_tables import tables
 
     measured = measure(runs, streams)
     console = Console()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from waveproof.fixtures.servers.check import ServerRun
     from waveproof.fixtures.servers.client import Endpoint
-    from waveproof.reports.serve_check import Outcome, Plan
-    from waveproof.reports.serve_report import ServeReport
+    from waveproof.fixtures.servers.plan import Plan
 
 
 class LogprobsAre(str, Enum):
@@ -49,6 +49,12 @@ def serve_check(
     fork_margin: Annotated[
         float, typer.Option(min=0.0, help="Nats between two tokens at which greedy decoding may fork (bf16: 0.25).")
     ] = 0.25,
+    least_bias: Annotated[
+        float,
+        typer.Option(
+            min=0.01, max=1.0, help="Total variation that two samples must show before they may count as of one law."
+        ),
+    ] = 0.4,
     seeds_must_repeat: Annotated[
         bool, typer.Option("--seeds-must-repeat", help="The server promises that one seed gives one text.")
     ] = False,
@@ -70,9 +76,9 @@ def serve_check(
     probabilities, 2 the command was given wrongly. The API key is read from the environment and never shown.
     """
     from waveproof.fixtures.servers.client import Endpoint, Limits
+    from waveproof.fixtures.servers.plan import PROMPTS, Plan
     from waveproof.golden.judges.served import Described
-    from waveproof.reports.serve_check import PROMPTS, Plan
-    from waveproof.reports.serve_report import closing_lines, render
+    from waveproof.reports.serve_report import ServeReport, closing_lines, render
 
     asked = (*(prompt or ()), *(_ids(text) for text in prompt_ids or ()))
     plan = Plan(
@@ -84,6 +90,7 @@ def serve_check(
         alpha=alpha,
         seed=seed,
         fork_margin=fork_margin,
+        least_bias=least_bias,
         prompts=asked or PROMPTS,
         seeds_must_repeat=seeds_must_repeat,
         keep_going=keep_going,
@@ -91,8 +98,7 @@ def serve_check(
     )
     first = Endpoint(base_url, model, api_key_env)
     second = Endpoint(against, against_model or model, api_key_env) if against else None
-    outcome = _run(first, second, plan)
-    report = _report(outcome, model, plan)
+    report = ServeReport.of(_run(first, second, plan), model, plan)
     console = _console()
     console.print(render(report))
     for line in closing_lines(report):
@@ -103,14 +109,14 @@ def serve_check(
     raise typer.Exit(report.exit_code)
 
 
-def _run(endpoint: Endpoint, against: Endpoint | None, plan: Plan) -> Outcome:
+def _run(endpoint: Endpoint, against: Endpoint | None, plan: Plan) -> ServerRun:
     """The run, with a progress bar on stderr."""
     import asyncio
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from waveproof.reports.serve_check import check_server
+    from waveproof.fixtures.servers.check import check_server
 
     columns = (
         TextColumn("{task.description}"),
@@ -126,36 +132,6 @@ def _run(endpoint: Endpoint, against: Endpoint | None, plan: Plan) -> Outcome:
             progress.update(task, description=phase, advance=tokens)
 
         return asyncio.run(check_server(endpoint, against, plan, watch))
-
-
-def _report(outcome: Outcome, model: str, plan: Plan) -> ServeReport:
-    from importlib.metadata import PackageNotFoundError, version
-
-    from waveproof.reports.serve_report import CheckResult, ServeReport, model_name, overall
-
-    manner = outcome.manner
-    versions = {}
-    for package in ("waveproof", "openai"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return ServeReport(
-        verdict=overall(outcome.findings, outcome.decisive),
-        model=model_name(model),
-        engine=manner.engine if manner else "",
-        logprobs_are=manner.described.value if manner and manner.described else "",
-        top_logprobs=manner.asked if manner else 0,
-        alpha=plan.alpha,
-        seed=plan.seed,
-        tokens=outcome.tokens,
-        requests=outcome.requests,
-        failed_requests=outcome.failed,
-        seconds=outcome.seconds,
-        notes=manner.notes if manner else (),
-        versions=versions,
-        checks=tuple(CheckResult.of(finding) for finding in outcome.findings),
-    )
 
 
 def _ids(text: str) -> tuple[int, ...]:

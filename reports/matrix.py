@@ -65,7 +65,13 @@ def render_matrix(records: Iterable[Record], width: int, colour: bool, encoding:
 
     ``encoding`` is that of the stream it goes to: where it is not UTF-8, rules are drawn with hyphens.
     """
-    records = tuple(records)
+    width = max(width, NARROWEST)
+    rule = "─" if encoding.lower().replace("-", "") in ("utf8", "utf8sig") else "-"
+    return on_terminal(_parts(tuple(records), width, rule), width, colour)
+
+
+def on_terminal(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
+    """What rich makes of the parts, ``width`` characters wide; without ``colour`` free of escape sequences."""
     stream = StringIO()
     console = Console(
         file=stream,
@@ -78,8 +84,7 @@ def render_matrix(records: Iterable[Record], width: int, colour: bool, encoding:
         emoji=False,
         markup=False,
     )
-    rule = "─" if encoding.lower().replace("-", "") in ("utf8", "utf8sig") else "-"
-    for part in _parts(records, console.width, rule):
+    for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,6 +16,9 @@ from waveproof.reports.verdicts import Figure
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from waveproof.fixtures.servers.check import ServerRun
+    from waveproof.fixtures.servers.plan import Plan
 
 SCHEMA: Final = 1
 """Raised by one whenever a field changes its meaning or goes."""
@@ -85,10 +90,40 @@ class ServeReport(BaseModel):
     versions: dict[str, str] = Field(default_factory=dict)
     checks: tuple[CheckResult, ...]
 
+    @classmethod
+    def of(cls, run: ServerRun, model: str, plan: Plan) -> ServeReport:
+        """The report of a run of a plan against a model of that name."""
+        manner = run.manner
+        return cls(
+            verdict=overall(run.findings, run.decisive),
+            model=model_name(model),
+            engine=manner.engine if manner else "",
+            logprobs_are=manner.described.value if manner and manner.described else "",
+            top_logprobs=manner.asked if manner else 0,
+            alpha=plan.alpha,
+            seed=plan.seed,
+            tokens=run.tokens,
+            requests=run.requests,
+            failed_requests=run.failed,
+            seconds=run.seconds,
+            notes=manner.notes if manner else (),
+            versions=_versions(),
+            checks=tuple(CheckResult.of(finding) for finding in run.findings),
+        )
+
     @property
     def exit_code(self) -> int:
         """Of the command."""
         return EXIT_CODES[self.verdict]
+
+
+def _versions() -> dict[str, str]:
+    """Of what asked and judged, as far as installed packages tell."""
+    found = {}
+    for package in ("waveproof", "openai"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def model_name(name: str) -> str:

@@ -21,6 +21,9 @@ Figure = Annotated[
 ]
 """A float whose infinities and NaN survive JSON as strings."""
 
+EngineVerdict = Literal["faithful", "unfaithful", "inconclusive"]
+"""What a test comes to of what an engine generated, see ``golden/judges/generated.py``."""
+
 
 class Verdict(str, Enum):
     """What a case came to. Only ``pass`` is a pass."""
@@ -84,6 +87,30 @@ class Failure(BaseModel):
     """Whether the repro failed in a clean process; None where it was not tried."""
 
 
+class EngineRow(BaseModel):
+    """One line of the end-to-end table: what an engine generated under one setting, and the test of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    engine: str
+    draft_kind: str
+    n: int
+    """Generations."""
+    accepted_per_step: float
+    rejected_per_step: float
+    statistic: Figure
+    """Infinite where what cannot occur did."""
+    df: int
+    p_value: float
+    alpha: float
+    detectable: float
+    """Total variation that is found with ``power``."""
+    power: float
+    verdict: EngineVerdict
+    expected: EngineVerdict
+    seconds: float
+
+
 class Record(BaseModel):
     """One case: one test on one subject."""
 
@@ -124,8 +151,8 @@ class Record(BaseModel):
     """Id of the waiver that matched."""
     notes: tuple[str, ...] = ()
     """Observations that are no fault, for the summary."""
-    engines: tuple[dict[str, Any], ...] = ()
-    """Rows of the end-to-end table: an engine, how its speculation went, and the test of what it generated."""
+    engines: tuple[EngineRow, ...] = ()
+    """Rows of the end-to-end table."""
     failure: Failure | None = None
 
     @model_validator(mode="after")

@@ -247,7 +247,7 @@ def kill_matrix(
     trials = run_trials(chosen, profile, runtimes)
     render(trials, time.monotonic() - started, console)
     if len(fitting) > len(chosen):
-        console.print(f"{len(fitting) - len(chosen)} planted faults show at larger sizes only: --profile default")
+        console.print(f"{len(fitting) - len(chosen)} further planted faults: --profile default")
     return trials
 
 

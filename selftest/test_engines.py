@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from waveproof.fixtures.engines import loop
-from waveproof.fixtures.engines.engine import ALPHA, PLAIN, Sampled, judge
-from waveproof.fixtures.engines.table import CONTROL, LAW, EngineTable, lines
+from waveproof.fixtures.engines.table import EngineTable
 from waveproof.fixtures.models.trigram import Trigram, trigram
+from waveproof.golden.judges.generated import ALPHA, CONTROL, LAW, PLAIN, Sampled, judge, judge_same
 from waveproof.golden.judges.judgement import Nonconformance
 from waveproof.golden.references.joint_law import TEMPERATURE_LAST, Filter, joint_law
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers import pytorch_verify
+from waveproof.reports.engine_rows import render_engines
+from waveproof.reports.verdicts import Record, Verdict
 from waveproof.selftest.suite_runs import run_suite
 
 PROMPT = (1, 2)
@@ -35,19 +37,21 @@ def law(filter: Filter = FILTER) -> Mapping[tuple[int, ...], float]:
     return joint_law(model().after, PROMPT, 2, filter)
 
 
-def drawn(filter: Filter = FILTER, streams: int = STREAMS) -> list[tuple[int, ...]]:
+def drawn(filter: Filter = FILTER, streams: int = STREAMS, seed: int = 0) -> list[tuple[int, ...]]:
     """Sequences drawn from the joint law itself."""
     cells = list(law(filter))
     chosen = torch.multinomial(
         torch.tensor([law(filter)[cell] for cell in cells], dtype=torch.float64),
         streams,
         replacement=True,
-        generator=torch.Generator().manual_seed(0),
+        generator=torch.Generator().manual_seed(seed),
     )
     return [cells[at] for at in chosen.tolist()]
 
 
-HONEST = Sampled("engine", "draft", drawn(), drafted=100, accepted=60, steps=50, seconds=1.0)
+HONEST = Sampled(
+    engine="engine", draft_kind="draft", sequences=drawn(), drafted=100, accepted=60, steps=50, seconds=1.0
+)
 
 
 # The judge ----------------------------------------------------------------------------------------------------------
@@ -97,6 +101,29 @@ def test_longer_generations_are_cut_and_shorter_ones_refused() -> None:
         judge(replace(HONEST, sequences=[*HONEST.sequences, (1,)]), law(), ALPHA)
 
 
+def test_plain_decoding_of_the_same_law_is_faithful_and_of_another_is_not() -> None:
+    plain = replace(HONEST, draft_kind=PLAIN, sequences=drawn(seed=1))
+    evidence, verdict, _ = judge_same(plain, HONEST, ALPHA)
+    assert (verdict, evidence.n) == ("faithful", 2 * STREAMS)
+    other = replace(plain, sequences=drawn(replace(FILTER, temperature=1.6)))
+    _, verdict, reason = judge_same(other, HONEST, ALPHA)
+    assert verdict == "unfaithful"
+    assert "its own plain decoding" in reason
+
+
+@pytest.mark.parametrize("accepted", [0, 100])
+def test_against_plain_decoding_too_speculation_has_to_show_something(accepted: int) -> None:
+    judged = judge_same(replace(HONEST, sequences=drawn(seed=1)), replace(HONEST, accepted=accepted), ALPHA)
+    assert judged.verdict == "inconclusive"
+    assert "none of 100 draft tokens" in judged.reason
+
+
+def test_generations_of_two_lengths_are_not_compared() -> None:
+    shorter = [tokens[:1] for tokens in HONEST.sequences]
+    with pytest.raises(ValueError, match=r"of one length, got \[1, 2\]"):
+        judge_same(replace(HONEST, sequences=shorter), HONEST, ALPHA)
+
+
 # The table ----------------------------------------------------------------------------------------------------------
 
 
@@ -114,11 +141,54 @@ def test_table_holds_what_was_expected_and_what_was_not() -> None:
         table.expect(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), law(), ALPHA)
     assert [judgement.rule for judgement in table.judgements] == [LAW, CONTROL, LAW, LAW, LAW]
     assert table.judgements[0].severity < 1 < table.judgements[4].severity
-    printed = lines(table.records)
-    assert len(printed) == 7
-    assert printed[0].split()[:3] == ["engine", "draft", "n"]
-    assert "faithful (must be unfaithful)" in printed[2]
-    assert lines([]) == []
+    printed = render_engines(table.rows, 120, colour=False).splitlines()
+    assert printed[0].split()[:2] == ["engine", "n"]
+    assert printed[2] == "engine"
+    assert [line.split()[-1] for line in printed[3:8]] == [
+        "faithful",
+        "unfaithful",
+        "faithful",
+        "unfaithful",
+        "faithful",
+    ]
+    assert render_engines([], 120, colour=False) == ""
+
+
+def test_two_samples_are_one_row() -> None:
+    table = EngineTable()
+    table.expect_same_law(replace(HONEST, draft_kind=PLAIN, sequences=drawn(seed=1)), HONEST, ALPHA)
+    (row,) = table.rows
+    assert (row.draft_kind, row.n, row.seconds, row.verdict) == ("draft", 2 * STREAMS, 2.0, "faithful")
+    with pytest.raises(Nonconformance, match="plain decoding"):
+        table.expect_same_law(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), HONEST, ALPHA)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_table_fits_the_terminal(width: int) -> None:
+    """With figures whole, and both error rates below: the power is that of the row that has least."""
+    table = EngineTable()
+    kind = "a draft that is described in more words than there is room for, T=0.8 k=5 p=0.9"
+    table.expect(replace(HONEST, draft_kind=kind, seconds=1234.5), law(), ALPHA)
+    weaker = table.rows[0].model_copy(update={"power": 0.95, "verdict": "unfaithful", "expected": "unfaithful"})
+    printed = render_engines([*table.rows, weaker], width, colour=False)
+    assert max(map(len, printed.splitlines())) <= width
+    # What is flush left is the header, the engine and the last lines, and never the rest of a draft.
+    assert [line.split()[0] for line in printed.splitlines() if line[0] != " "][:3] == ["engine", "engine", "2"]
+    assert printed.count("1234.5") == printed.count("1.20") == printed.count("0.80") == 2
+    words = " ".join(printed.split())
+    assert "unfaithful" in words
+    assert words.endswith(
+        "2 tests of samples: 2.0e-06 false alarms a run; the bias that is said to be seen is found with power 0.95"
+    )
+    assert ("unfaithful, as due" in printed) == (width > 80)
+
+
+def test_infinite_statistic_survives_the_record() -> None:
+    table = EngineTable()
+    outside = next(token for token in range(6) if not any(tokens[0] == token for tokens in law()))
+    table.expect(replace(HONEST, sequences=[*HONEST.sequences, (outside, 0)]), law(), ALPHA, "unfaithful")
+    record = Record(id="x", test="x", verdict=Verdict.PASS, engines=tuple(table.rows))
+    assert Record.model_validate_json(record.model_dump_json()).engines[0].statistic == float("inf")
 
 
 @pytest.mark.parametrize("options", [(), ("-n2",)], ids=["alone", "spread"])
@@ -126,10 +196,22 @@ def test_row_of_a_run_is_printed_and_recorded(tmp_path: Path, options: tuple[str
     run = run_suite(tmp_path, "--runtime=cpu", "-k", "chain_over_a_table and torch", *options)
     assert run.exit_status == 0, run.printed
     (record,) = run.of("torch")
-    assert [row["verdict"] for row in record.engines] == ["faithful"]
+    assert [row.verdict for row in record.engines] == ["faithful"]
     assert any(figure.rule == LAW for figure in record.figures)
-    row = next(line for line in run.printed.splitlines() if line.startswith("loop: torch cpu"))
-    assert row.split()[-2] == "faithful"
+    lines = run.printed.splitlines()
+    row = lines[lines.index("loop: torch cpu") + 1]
+    assert row.split()[-1] == "faithful"
+
+
+def test_absent_engine_is_listed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a package cannot be imported the cases are unavailable, with the engine, and not left unsaid."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['xllamacpp'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = run_suite(tmp_path, "--profile=default", "-k", "test_log_probabilities or test_planted_fault")
+    assert {record.verdict for record in run.of("llama.cpp")} == {Verdict.UNAVAILABLE}
+    assert {record.reason for record in run.of("llama.cpp")} == {"xllamacpp not installed"}
+    assert len(run.of("llama.cpp")) == 7
+    assert "llama.cpp" in [line.strip() for line in run.printed.splitlines()]
 
 
 # The loop -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from waveproof.golden.judges.evidence import (
     two_sample_g,
     uniforms_needed,
 )
-from waveproof.perf.figures_evidence import judge_runs, least_favourable
+from waveproof.selftest.judge_figures import judge_runs, least_favourable
 
 GEOMETRIC = np.power(0.8, np.arange(40.0)) / np.power(0.8, np.arange(40.0)).sum()
 

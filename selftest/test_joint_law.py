@@ -107,3 +107,16 @@ def test_undecided_context_is_named() -> None:
 def test_impossible_filter_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"must (be|hold)"):
         Filter(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("filter", "words"),
+    [
+        (Filter(), "T=1"),
+        (Filter(0.8, 5, 0.9), "T=0.8 k=5 p=0.9"),
+        (Filter(0.8, 5, 0.9, TEMPERATURE_LAST), "k=5 p=0.9 T=0.8"),
+        (Filter(0.8, top_p=0.9, order=TEMPERATURE_LAST, banned=(1,)), "p=0.9 T=0.8"),
+    ],
+)
+def test_filter_is_told_in_its_order(filter: Filter, words: str) -> None:
+    assert str(filter) == words

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from waveproof.fixtures.strategies.verify import CHAIN_KINDS, LAST_COIN, ChainCase, TreeCase
-from waveproof.golden.judges.law import LAW, extract, judge_law, probing
+from waveproof.fixtures.strategies.verify import CHAIN_KINDS, ChainCase, TreeCase
+from waveproof.golden.judges.law import LAW, extract, judge_law
+from waveproof.golden.judges.law_probes import probing
 from waveproof.golden.judges.verify import OUTCOME, judge_outcomes, outcome_of
 from waveproof.golden.references.decisions import Outcome
 from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.verify import LAST_COIN
 from waveproof.kernels.providers import pytorch_verify
 
 Outputs = Sequence[torch.Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.error
 import urllib.request
@@ -24,7 +25,6 @@ from waveproof.fixtures.engines.llama_cpp import (
     ServerFailed,
     Settings,
     completion_request,
-    described,
     sample,
     start_llama_server,
 )
@@ -175,8 +175,9 @@ def test_equal_seeds_give_equal_texts(server: LlamaServer) -> None:
 
 @needs_server
 def test_killed_server_fails_the_call_and_nothing_else(file: Path) -> None:
-    with start_llama_server(Settings(file, api_key="k")) as running:
-        client = Client(running)
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(start_llama_server(Settings(file, api_key="k")))
+        client = stack.enter_context(Client(running))
         request = completion_request(PROMPT, FILTER, 3, eos=1)
         assert len(client.completion(request)["tokens"]) == 3
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -211,4 +212,3 @@ def test_request_says_what_the_filter_says() -> None:
         completion_request(PROMPT, filter, 5, eos=1, default_order=True)
     with pytest.raises(ValueError, match="mask the EOS 1"):
         completion_request(PROMPT, Filter(), 5, eos=1)
-    assert described(filter) == "T=0.5 k=3 p=0.9 temperature first"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from waveproof.golden.judges.bettors import FIRST, IMPOSSIBLE, REST, Step, everyone
+from waveproof.golden.judges.bettors import everyone
 from waveproof.golden.judges.evidence import most_false_alarms
 from waveproof.golden.judges.martingale import (
     RANKS,
@@ -23,9 +23,10 @@ from waveproof.golden.judges.martingale import (
     Wealth,
     bounds,
 )
-from waveproof.perf import figures_evidence
-from waveproof.perf.figures_evidence import RIGHT, VIEWS, View, right_runs, watch
+from waveproof.golden.judges.symbols import FIRST, IMPOSSIBLE, REST, Step
+from waveproof.selftest import judge_figures
 from waveproof.selftest.faulty_decoders import World, faulty, honest, make_world, plain, stream
+from waveproof.selftest.judge_figures import RIGHT, VIEWS, View, right_runs, watch
 
 ALPHA = 1e-3
 HALF = Reported({"a": math.log(0.5), "b": math.log(0.5)}, True)
@@ -174,7 +175,7 @@ class TestFaultsAreFound:
     @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
     def test_all(self, view: View) -> None:
         """One fault is out of reach of any view here: it moves too little mass."""
-        found = list(figures_evidence.detections_in(view, 5, 12_000))
+        found = list(judge_figures.detections_in(view, 5, 12_000))
         assert len(found) >= 15
         missed = {one.fault for one in found if one.median is None}
         assert missed <= {"always accepted where p/q >= 0.9", "one coin a block"}

@@ -47,6 +47,13 @@ def test_unavailable_is_named_and_not_passed(tmp_path: Path) -> None:
     assert "no AMD GPU: /dev/kfd does not exist" in run.printed.split("= waveproof =")[1], "the summary names it"
 
 
+@pytest.mark.parametrize(("profile", "marker"), [("quick", "slow or nightly"), ("default", "nightly")])
+def test_profile_leaves_out_what_is_too_slow_for_it(tmp_path: Path, profile: str, marker: str) -> None:
+    """Of all tests, those of servers without a bench too."""
+    run = run_suite(tmp_path, f"--profile={profile}", "--collect-only", "-q", "-m", marker)
+    assert run.exit_status == pytest.ExitCode.NO_TESTS_COLLECTED, run.printed
+
+
 def test_required_runtime_must_be_there(tmp_path: Path) -> None:
     run = run_suite(tmp_path, "--runtime=hip,cpu", "--require=hip", "-k", "availability")
     assert run.exit_status == 1

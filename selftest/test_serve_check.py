@@ -15,14 +15,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from waveproof.fixtures.servers.check import ServerRun, check_server
 from waveproof.fixtures.servers.client import Client, Endpoint, Limits, MissingKey, Sampling
-from waveproof.fixtures.servers.misbehaving import Behaviour, FakeServer, serve
-from waveproof.fixtures.servers.tiny_law import TEXTS, TinyLaw, draw, probabilities, verified
+from waveproof.fixtures.servers.plan import Plan
 from waveproof.golden.judges.answers import FaultKind
 from waveproof.golden.judges.served import Finding, Verdict
 from waveproof.reports.cli_serve import serve_check
-from waveproof.reports.serve_check import Outcome, Plan, check_server
 from waveproof.reports.serve_report import ServeReport, model_name, overall
+from waveproof.selftest.servers.misbehaving import Behaviour, FakeServer, serve
+from waveproof.selftest.servers.tiny_law import TEXTS, TinyLaw, draw, probabilities, verified
 
 FAST = Limits(requests_per_second=5000.0, retries=1, stall=0.4)
 SMALL = Plan(temperatures=(0.7, 1.0), tokens=1900, fewest=150, limits=FAST)
@@ -31,7 +32,7 @@ FAITHFUL, UNFAITHFUL = Verdict.FAITHFUL, Verdict.UNFAITHFUL
 INCONCLUSIVE, SERVER_FAULT = Verdict.INCONCLUSIVE, Verdict.SERVER_FAULT
 
 
-def run(server: FakeServer, plan: Plan = SMALL, against: FakeServer | None = None) -> Outcome:
+def run(server: FakeServer, plan: Plan = SMALL, against: FakeServer | None = None) -> ServerRun:
     with serve(server) as url:
         if against is None:
             return asyncio.run(check_server(Endpoint(url, "tiny"), None, plan, lambda phase, tokens: None))
@@ -40,11 +41,11 @@ def run(server: FakeServer, plan: Plan = SMALL, against: FakeServer | None = Non
             return asyncio.run(check_server(*ends, plan, lambda phase, tokens: None))
 
 
-def verdict(outcome: Outcome) -> Verdict:
+def verdict(outcome: ServerRun) -> Verdict:
     return overall(outcome.findings, outcome.decisive)
 
 
-def finding(outcome: Outcome, check: str) -> Finding:
+def finding(outcome: ServerRun, check: str) -> Finding:
     (found,) = [one for one in outcome.findings if one.check == check]
     return found
 
@@ -93,6 +94,16 @@ def test_wrong_temperature_is_rejected_and_stops_the_run(raw: bool) -> None:
     assert outcome.tokens < 6000
 
 
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_acceptance_is_judged_by_position_under_the_names_of_either_engine(engine: str) -> None:
+    plan = replace(SMALL, tokens=900, keep_going=True)
+    right = run(FakeServer(Behaviour.SPECULATIVE, engine=engine), plan)
+    assert finding(right, "acceptance by position").verdict is FAITHFUL
+    assert right.decisive["acceptance by position"]
+    rising = finding(run(FakeServer(Behaviour.RISING_ACCEPTANCE, engine=engine), plan), "acceptance by position")
+    assert rising.verdict is UNFAITHFUL
+
+
 def test_target_in_place_of_the_residual_is_rejected() -> None:
     outcome = run(FakeServer(Behaviour.TARGET_FOR_RESIDUAL), Plan(temperatures=(0.7,), tokens=20_000, limits=FAST))
     assert verdict(outcome) is UNFAITHFUL
@@ -109,9 +120,14 @@ def test_two_servers_tell_a_wrong_speculation_without_logprobs() -> None:
 def test_two_right_servers_without_logprobs_stay_inconclusive_but_of_one_law() -> None:
     plan = Plan(temperatures=(0.7,), tokens=2800, top_logprobs=0, limits=FAST)
     outcome = run(FakeServer(Behaviour.SPECULATIVE), plan, FakeServer())
-    assert finding(outcome, "both servers, one law").verdict is FAITHFUL
+    compared = finding(outcome, "both servers, one law")
+    assert compared.verdict is FAITHFUL
+    assert compared.evidence.startswith(f"one law up to a total variation of {compared.figures['detectable']:.2g} (")
     assert finding(outcome, "greedy, both servers").verdict is FAITHFUL
     assert verdict(outcome) is INCONCLUSIVE
+    strict = run(FakeServer(Behaviour.SPECULATIVE), replace(plan, least_bias=0.05), FakeServer())
+    assert finding(strict, "both servers, one law").verdict is INCONCLUSIVE
+    assert "0.05 is wanted" in finding(strict, "both servers, one law").evidence
 
 
 RIGHT = [
@@ -237,7 +253,7 @@ def test_command_refuses_bad_token_ids() -> None:
 
 
 def test_json_keeps_what_is_not_finite() -> None:
-    finding_ = Finding("a", UNFAITHFUL, "b", 1e-3, 0.0, 1, {"log10_wealth": math.inf})
+    finding_ = Finding("a", UNFAITHFUL, "b", alpha=1e-3, p_value=0.0, n=1, figures={"log10_wealth": math.inf})
     from waveproof.reports.serve_report import CheckResult
 
     text = CheckResult.of(finding_).model_dump_json()

@@ -10,12 +10,12 @@ import pytest
 
 from waveproof.fixtures.servers.answers import MalformedAnswer, steps_of
 from waveproof.fixtures.servers.metrics import read_acceptance
-from waveproof.fixtures.servers.tiny_law import TEXTS, TinyLaw, draw, probabilities
 from waveproof.golden.judges.acceptance import Acceptance, acceptance_falls
-from waveproof.golden.judges.answers import Completion, Step
-from waveproof.golden.judges.served import BadTable, Described, Verdict, described_by, known_law, table
+from waveproof.golden.judges.answers import Completion, ServedToken
+from waveproof.golden.judges.served import FLAT, BadTable, Described, Verdict, described_by, known_law, table
 from waveproof.golden.judges.served_checks import greedy_agreement, must_agree, must_differ, same_law
 from waveproof.golden.judges.served_stream import Stream
+from waveproof.selftest.servers.tiny_law import TEXTS, TinyLaw, draw, probabilities
 
 RAW, PROCESSED = Described.RAW, Described.PROCESSED
 LOGITS = np.random.default_rng(0).normal(size=12) * 1.5
@@ -89,9 +89,9 @@ def test_token_that_is_listed_for_being_sampled_is_taken_out() -> None:
     told = _table(1.0, 12)
     last = list(told)[-1]
     top = dict(list(told.items())[:5])
-    assert table(Step(last, "", told[last], top | {last: told[last]}, 6), 5) == top
+    assert table(ServedToken(last, "", told[last], top | {last: told[last]}, 6), 5) == top
     first = next(iter(top))
-    assert table(Step(first, "", top[first], top, 5), 5) == top
+    assert table(ServedToken(first, "", top[first], top, 5), 5) == top
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_token_that_is_listed_for_being_sampled_is_taken_out() -> None:
 )
 def test_table_that_is_no_law_is_refused(values: tuple[float, float], why: str) -> None:
     with pytest.raises(BadTable, match=why):
-        table(Step("a", "a", None, dict(zip("ab", values, strict=True)), 2), 2)
+        table(ServedToken("a", "a", None, dict(zip("ab", values, strict=True)), 2), 2)
 
 
 def test_described_by_tells_raw_from_processed() -> None:
@@ -109,18 +109,24 @@ def test_described_by_tells_raw_from_processed() -> None:
     assert described_by([(_table(1.0, 5), _table(0.7, 5))])[0] is None
     flat = _table(1.0, 5, np.zeros(12))
     assert described_by([(flat, flat)])[0] is PROCESSED
+    # On either side of what counts as flat, with what is told apart above it.
+    for spread, slope in ((0.9, math.nan), (1.1, 1.0)):
+        told = {"a": -1.0, "b": -1.0 + spread * math.sqrt(FLAT)}
+        assert described_by([(told, told)])[1] == pytest.approx(slope, nan_ok=True)
 
 
 def _stream(told_at: float, sampled_at: float, temperature: float, described: Described, count: int) -> Stream:
     """2,000 answers of one token, each from a law of its own."""
-    stream = Stream("x", 1e-3, 0, described, temperature, 0, count, 1000)
+    stream = Stream(
+        "x", alpha=1e-3, seed=0, described=described, temperature=temperature, top_k=0, asked=count, fewest=1000
+    )
     law, noise = TinyLaw(2), np.random.default_rng(1)
     for _ in range(2000):
         logits = law.logits(int(noise.integers(200)))
         token = draw(probabilities(logits, sampled_at, 0), noise.random())
         told = np.log(probabilities(logits, told_at, 0))
         top = {f"token_id:{one}": float(told[one]) for one in np.argsort(-logits)[:count]}
-        step = Step(f"token_id:{token}", TEXTS[token], float(told[token]), top, count)
+        step = ServedToken(f"token_id:{token}", TEXTS[token], float(told[token]), top, count)
         stream.add(Completion(TEXTS[token], (step,), "length", usage=1), 0)
     return stream
 
@@ -149,7 +155,7 @@ def _answer(text: str, gaps: Sequence[float] | None = None, finish: str = "lengt
     steps = []
     for letter, gap in zip(text, gaps, strict=True):
         other = -math.log1p(math.exp(gap))
-        steps.append(Step(letter, letter, gap + other, {letter: gap + other, "~": other}, 2))
+        steps.append(ServedToken(letter, letter, gap + other, {letter: gap + other, "~": other}, 2))
     return Completion(text, tuple(steps), finish)
 
 
@@ -175,7 +181,7 @@ def test_greedy_answers_without_logprobs_agree_or_are_inconclusive() -> None:
 
 
 def test_greedy_token_must_lead_its_own_table() -> None:
-    behind = Step("a", "a", -2.0, {"b": -0.2, "a": -2.0}, 2)
+    behind = ServedToken("a", "a", -2.0, {"b": -0.2, "a": -2.0}, 2)
     found = greedy_agreement("g", [[Completion("a", (behind,), "length")] * 2], 0.25, 2)
     assert found.verdict is Verdict.UNFAITHFUL
     assert "1.8 nats below" in found.evidence
@@ -227,6 +233,14 @@ def test_two_samples_that_are_too_small_or_all_alike_are_inconclusive() -> None:
     law = probabilities(LOGITS, 1.0, 0)
     few = same_law("s", [(_texts(law, 30, 1), _texts(law, 30, 2))], 1e-4, ("a", "b"))
     assert few.verdict is Verdict.INCONCLUSIVE
+    many = [(_texts(law, 300, 1), _texts(law, 300, 2))]
+    found = same_law("s", many, 1e-4, ("a", "b"))
+    assert found.verdict is Verdict.FAITHFUL
+    detectable = found.figures["detectable"]
+    assert f"one law up to a total variation of {detectable:.2g}" in found.evidence
+    strict = same_law("s", many, 1e-4, ("a", "b"), least_bias=0.99 * detectable)
+    assert strict.verdict is Verdict.INCONCLUSIVE
+    assert same_law("s", many, 1e-4, ("a", "b"), last_look=False, least_bias=0.01).verdict is Verdict.FAITHFUL
     assert same_law("s", [([_answer("a")] * 9, [_answer("a")] * 9)], 1e-4, ("a", "b")).verdict is Verdict.INCONCLUSIVE
 
 
@@ -244,6 +258,8 @@ sglang:spec_accept_length{model_name="m"} 2.5
 
 def test_metrics_are_read_and_added_up_over_engines() -> None:
     assert read_acceptance(METRICS) == Acceptance(100.0, None, None, (90.0, 60.0), 2.5)
+    ours = METRICS.replace("vllm:", "llamacpp:").replace("sglang:spec_accept_length", "llamacpp:other")
+    assert read_acceptance(ours) == Acceptance(100.0, None, None, (90.0, 60.0))
     assert read_acceptance(None) == read_acceptance("<html>{") == Acceptance()
 
 

@@ -17,20 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from waveproof.fixtures.bench import UNAVAILABLE
-from waveproof.fixtures.engines.engine import ALPHA, MUST_DETECT, Judged, Sampled
 from waveproof.fixtures.engines.llama_cpp import Client, DraftKind, LlamaServer, Settings, sample, start_llama_server
-from waveproof.fixtures.engines.table import CONTROL, EngineTable, Row, judgement_of
+from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.gguf_file import tiny_vocabulary, write_gguf
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
-from waveproof.golden.judges.judgement import Judgement, Nonconformance
+from waveproof.golden.judges.generated import ALPHA, CONTROL, Sampled
+from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.references.joint_law import TEMPERATURE_FIRST, TEMPERATURE_LAST, Filter, joint_law
-from waveproof.kernels.runtimes.catalogue import installed
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow]
 
@@ -72,10 +69,9 @@ CASES += [(kind, name) for kind in ("none", *LOOKUPS) for name in ("unfiltered",
 
 
 @pytest.fixture(autouse=True)
-def _needed() -> None:
-    for package in ("transformers", "gguf", "xllamacpp"):
-        if not installed(package):
-            pytest.skip(f"{UNAVAILABLE}{package} not installed")
+def _needed(engine_table: EngineTable) -> None:
+    engine_table.engine = "llama.cpp"
+    needs("transformers", "gguf", "xllamacpp", "httpx", "prometheus_client")
 
 
 @pytest.fixture
@@ -95,10 +91,15 @@ class Files:
         return Settings(self.target, kind, self.draft if kind in DRAFT_MODEL else None, **parts)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    folder = tmp_path_factory.mktemp("gguf")
-    written = Files(folder / "target.gguf", folder / "draft.gguf")
+@pytest.fixture
+def files(_needed: None, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    # Not of the module's scope, which would write them before it is known whether there is anything to write with.
+    return _written(tmp_path_factory.getbasetemp())
+
+
+@cache
+def _written(folder: Path) -> Files:
+    written = Files(folder / "llama-cpp-target.gguf", folder / "llama-cpp-draft.gguf")
     write_gguf(_target(), written.target)
     write_gguf(with_noise(_target(), share=0.25, seed=4), written.draft)
     return written
@@ -141,8 +142,17 @@ def test_token_match_changes_no_token(files: Files, engine_table: EngineTable, s
     forks, sampled = _forks(files, seed, kind)
     engine_table.expect(sampled, _law(UNFILTERED), ALPHA)
     most = _most_forks(len(sampled.sequences))
-    message = f"{kind}: {forks} texts of {len(sampled.sequences)} are not those of plain decoding"
-    _hold(engine_table, "tokens of plain decoding", forks <= most, forks, most, "texts", "equal seeds", message)
+    engine_table.hold(
+        Judgement(
+            rule="tokens of plain decoding",
+            holds=forks <= most,
+            figure=forks,
+            bound=most,
+            unit="texts",
+            derivation="equal seeds",
+            message=f"{kind}: {forks} texts of {len(sampled.sequences)} differ" if forks > most else "",
+        )
+    )
 
 
 @pytest.mark.parametrize("kind", DRAFT_MODEL)
@@ -153,13 +163,16 @@ def test_texts_as_shipped_are_those_of_plain_decoding(
     for offset, one in enumerate(("none", kind)):
         with start_llama_server(files.settings(one, exact=False)) as server:
             drawn.append(_sample(server, UNFILTERED, texts, seed + 100 + offset))
-    _hold_to_plain(engine_table, *drawn)
+    plain, sampled = drawn
+    named = replace(
+        sampled, engine=f"{sampled.engine} as shipped", draft_kind=f"{sampled.draft_kind} against plain decoding"
+    )
+    engine_table.expect_same_law(plain, named, ALPHA)
 
 
 def test_log_probabilities_are_those_of_float64(files: Files, engine_table: EngineTable, seed: int) -> None:
     errors = []
-    with start_llama_server(files.settings("none")) as server:
-        client = Client(server)
+    with start_llama_server(files.settings("none")) as server, Client(server) as client:
         for one in range(seed, seed + 20):
             body = {"prompt": list(PROMPT), "n_predict": LENGTH, "n_probs": VOCAB_SIZE, "seed": one}
             answer = client.completion({**body, "return_tokens": True, "ignore_eos": True})
@@ -168,8 +181,17 @@ def test_log_probabilities_are_those_of_float64(files: Files, engine_table: Engi
                 got = {entry["id"]: entry["logprob"] for entry in returned["top_logprobs"]}
                 errors += [abs(got[token] - due[token]) for token in range(VOCAB_SIZE)]
     worst = max(errors)
-    message = f"off by {worst:.3g} nats"
-    _hold(engine_table, "log-probabilities", worst <= FLOAT32_ERROR, worst, FLOAT32_ERROR, "nats", "float32", message)
+    engine_table.hold(
+        Judgement(
+            rule="log-probabilities",
+            holds=worst <= FLOAT32_ERROR,
+            figure=worst,
+            bound=FLOAT32_ERROR,
+            unit="nats",
+            derivation="float32",
+            message=f"off by {worst:.3g} nats" if worst > FLOAT32_ERROR else "",
+        )
+    )
 
 
 # It can fail --------------------------------------------------------------------------------------------------------
@@ -226,7 +248,8 @@ def test_synthetic_acceptance_changes_tokens(files: Files, engine_table: EngineT
     forks, sampled = _forks(files, seed, "draft", synth_len=2.5)
     engine_table.expect(sampled, _law(UNFILTERED), ALPHA, "unfaithful")
     most = _most_forks(len(sampled.sequences))
-    _hold(engine_table, CONTROL, forks > most, message=f"only {forks} texts differ, and {most} may")
+    message = f"only {forks} texts differ, and {most} may" if forks <= most else ""
+    engine_table.hold(Judgement(rule=CONTROL, holds=forks > most, message=message))
 
 
 # Texts against texts ------------------------------------------------------------------------------------------------
@@ -247,55 +270,3 @@ def _most_forks(n: int) -> int:
     from scipy.stats import poisson
 
     return int(poisson.isf(ALPHA, n * LENGTH * FLOAT32_ERROR))
-
-
-def _hold_to_plain(table: EngineTable, plain: Sampled, sampled: Sampled) -> None:
-    """Add the row of a two-sample test to the table; raises where the samples differ or the test says little."""
-    from waveproof.golden.judges.evidence import two_sample_g
-
-    counts = [Counter(drawn.sequences) for drawn in (plain, sampled)]
-    # Sorted: the order in which outcomes were seen would say which sample they are of, and cells are merged in order.
-    cells = sorted(counts[0] | counts[1])
-    ours, theirs = (np.array([one[cell] for cell in cells]) for one in counts)
-    evidence = two_sample_g(ours, theirs, ALPHA)
-    judged = Judged(evidence, "faithful", "")
-    if evidence.rejects:
-        judged = Judged(evidence, "unfaithful", f"p = {evidence.p_value:.3g}, against its own plain decoding")
-    elif evidence.detectable > MUST_DETECT or not 0 < sampled.accepted < sampled.drafted:
-        judged = Judged(evidence, "inconclusive", f"shows {evidence.detectable:.3g}, {sampled.accepted} accepted")
-    table.rows.append(
-        Row(
-            f"{sampled.engine} as shipped",
-            f"{sampled.draft_kind} against plain",
-            evidence.n,
-            round(sampled.accepted_per_step, 4),
-            round(sampled.rejected_per_step, 4),
-            evidence.statistic,
-            evidence.df,
-            evidence.p_value,
-            evidence.alpha,
-            evidence.detectable,
-            evidence.power,
-            judged.verdict,
-            "faithful",
-            round(plain.seconds + sampled.seconds, 2),
-        )
-    )
-    table.judgements.append(judgement_of(sampled, judged, "faithful"))
-    if not table.judgements[-1].holds:
-        raise Nonconformance(table.judgements[-1])
-
-
-def _hold(
-    table: EngineTable,
-    rule: str,
-    holds: bool,
-    figure: float = 0.0,
-    bound: float = 0.0,
-    unit: str = "",
-    derivation: str = "",
-    message: str = "",
-) -> None:
-    table.judgements.append(Judgement(rule, holds, figure, bound, unit, derivation, "" if holds else message))
-    if not holds:
-        raise Nonconformance(table.judgements[-1])

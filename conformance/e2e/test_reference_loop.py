@@ -13,16 +13,15 @@ from functools import cache, partial
 import pytest
 import torch
 
-from waveproof.fixtures.bench import UNAVAILABLE, Bench
+from waveproof.fixtures.bench import Bench
 from waveproof.fixtures.engines import loop
-from waveproof.fixtures.engines.engine import ALPHA, MUST_DETECT, Verdict
 from waveproof.fixtures.engines.loop import Setting
-from waveproof.fixtures.engines.table import EngineTable
+from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.tiny_llama import exact_logits, next_logits, tiny_llama, with_noise
 from waveproof.fixtures.models.trigram import trigram
+from waveproof.golden.judges.generated import ALPHA, MUST_DETECT, Verdict
 from waveproof.golden.references.joint_law import Filter, joint_law
 from waveproof.kernels.operators.contract import Call
-from waveproof.kernels.runtimes.catalogue import installed
 
 pytestmark = pytest.mark.rocm
 
@@ -47,8 +46,7 @@ class Pair:
 
 @cache
 def llamas() -> Pair:
-    if not installed("transformers"):
-        pytest.skip(f"{UNAVAILABLE}transformers not installed")
+    needs("transformers")
     target = tiny_llama(VOCAB_SIZE, seed=0)
     draft = with_noise(target, share=0.25, seed=100)
     laws = cache(lambda length, filter: joint_law(exact_logits(target, PROMPT, length), PROMPT, length, filter))
@@ -109,17 +107,12 @@ def hold(
 
     bench.open()
     for one in among:
-        kind = replace(setting, draft_kind=f"{setting.draft_kind}, {_described(one)}")
+        kind = replace(setting, draft_kind=f"{setting.draft_kind}, {one}")
         sampled = loop.generate(
             engine, kind, verifying or asked, pair.target, PROMPT, affords.length, affords.streams, one, seed
         )
         law = pair.law(affords.length, one)
         bench.hold(table.judge(sampled, law, ALPHA, expected, must_detect=affords.must_detect))
-
-
-def _described(one: Filter) -> str:
-    cut = f" k={one.top_k} p={one.top_p:g}" if one.top_k else ""
-    return f"T={one.temperature:g}{cut}"
 
 
 @pytest.mark.slow

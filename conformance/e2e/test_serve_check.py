@@ -1,12 +1,13 @@
 """``waveproof serve-check`` against a real server: llama.cpp plain, with speculation, and with its lossy control.
 
 llama.cpp returns logprobs of the first token only when it speculates, so that there faithfulness stays inconclusive,
-with the reason, and the comparison with its plain mode is what can be had.
+with the reason, and the comparison with its plain mode and acceptance by position are what can be had.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,11 @@ from waveproof.fixtures.bench import UNAVAILABLE
 from waveproof.fixtures.engines.llama_cpp import LlamaServer, Settings, start_llama_server
 from waveproof.fixtures.models.gguf_file import write_gguf
 from waveproof.fixtures.models.tiny_llama import tiny_llama, with_noise
+from waveproof.fixtures.servers.check import ServerRun, check_server
 from waveproof.fixtures.servers.client import Endpoint, Limits
+from waveproof.fixtures.servers.plan import Plan
 from waveproof.golden.judges.served import Finding, Verdict
 from waveproof.kernels.runtimes.catalogue import installed
-from waveproof.reports.serve_check import Outcome, Plan, check_server
 from waveproof.reports.serve_report import overall
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow]
@@ -55,14 +57,14 @@ def _draft(plain: LlamaServer) -> Path:
     return plain.settings.model.with_name("draft.gguf")
 
 
-def _check(server: LlamaServer, plan: Plan, against: LlamaServer | None = None) -> tuple[Verdict, Outcome]:
+def _check(server: LlamaServer, plan: Plan, against: LlamaServer | None = None) -> tuple[Verdict, ServerRun]:
     other = Endpoint(against.base_url, against.settings.alias) if against else None
     endpoint = Endpoint(server.base_url, server.settings.alias)
     outcome = asyncio.run(check_server(endpoint, other, plan, lambda phase, tokens: None))
     return overall(outcome.findings, outcome.decisive), outcome
 
 
-def _finding(outcome: Outcome, check: str) -> Finding:
+def _finding(outcome: ServerRun, check: str) -> Finding:
     (found,) = [one for one in outcome.findings if one.check == check]
     return found
 
@@ -86,7 +88,11 @@ def test_speculation_is_inconclusive_by_itself_and_of_one_law_with_plain(plain: 
     assert "text without logprobs" in _finding(outcome, "faithful at temperature 1").evidence
     compared = _finding(outcome, "both servers, one law")
     assert compared.verdict is Verdict.FAITHFUL
-    assert compared.figures["detectable"] < 0.4
+    assert compared.evidence.startswith("one law up to a total variation of 0.")
+    accepted = _finding(outcome, "acceptance by position")
+    assert accepted.verdict is Verdict.FAITHFUL
+    assert re.match(r"accepted by position \d+, \d+ of \d+ drafts", accepted.evidence)
+    assert outcome.decisive["acceptance by position"]
 
 
 def test_lossy_control_is_unfaithful(plain: LlamaServer) -> None:

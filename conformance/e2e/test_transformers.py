@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from waveproof.fixtures.bench import UNAVAILABLE
 from waveproof.fixtures.engines import assisted
 from waveproof.fixtures.engines.assisted import Speculation
-from waveproof.fixtures.engines.engine import ALPHA, PLAIN, Verdict
-from waveproof.fixtures.engines.table import EngineTable
+from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
+from waveproof.golden.judges.generated import ALPHA, PLAIN, Verdict
 from waveproof.golden.references.joint_law import Filter, joint_law
-from waveproof.kernels.runtimes.catalogue import installed
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -52,11 +50,15 @@ def _law(prompt: tuple[int, ...], filter: Filter) -> Mapping[tuple[int, ...], fl
 Holding = Callable[..., None]
 
 
+@pytest.fixture(autouse=True)
+def _needed(engine_table: EngineTable) -> None:
+    engine_table.engine = "transformers"
+    needs("transformers")
+
+
 @pytest.fixture
 def hold(engine_table: EngineTable, pytestconfig: pytest.Config, seed: int) -> Holding:
     """Generates, and holds what comes of it to the exact law."""
-    if not installed("transformers"):
-        pytest.skip(f"{UNAVAILABLE}transformers not installed")
 
     def holding(
         speculation: Speculation, filter: str, expected: Verdict = "faithful", prompt: tuple[int, ...] = PROMPT

@@ -20,7 +20,6 @@ import pytest
 pytest.importorskip("torch")
 
 from waveproof.fixtures.bench import UNAVAILABLE
-from waveproof.fixtures.engines.engine import ALPHA, PLAIN, Sampled
 from waveproof.fixtures.engines.table import EngineTable
 from waveproof.fixtures.engines.vllm_cpu import (
     DRAFT_KINDS,
@@ -34,6 +33,7 @@ from waveproof.fixtures.engines.vllm_cpu import (
 )
 from waveproof.fixtures.engines.vllm_patches import FAULTS, MENDED
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
+from waveproof.golden.judges.generated import ALPHA, PLAIN, Sampled
 from waveproof.golden.references.joint_law import Filter, joint_law
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow, pytest.mark.nightly]

@@ -18,10 +18,11 @@ from waveproof.fixtures.engines.vllm_cpu import is_faulty, why_not_installed
 from waveproof.fixtures.engines.vllm_patches import MENDED
 from waveproof.fixtures.models.tiny_llama import tiny_llama, with_noise
 from waveproof.fixtures.models.word_tokenizer import word_tokenizer
+from waveproof.fixtures.servers.check import ServerRun, check_server
 from waveproof.fixtures.servers.client import Endpoint, Limits
+from waveproof.fixtures.servers.plan import Plan
 from waveproof.fixtures.servers.vllm_server import MODEL, VllmServer, start_vllm_server
 from waveproof.golden.judges.served import Verdict
-from waveproof.reports.serve_check import Outcome, Plan, check_server
 from waveproof.reports.serve_report import overall
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow, pytest.mark.nightly]
@@ -50,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written
 
 
-def _check(server: VllmServer, plan: Plan) -> tuple[Verdict, Outcome]:
+def _check(server: VllmServer, plan: Plan) -> tuple[Verdict, ServerRun]:
     outcome = asyncio.run(check_server(Endpoint(server.base_url, MODEL), None, plan, lambda phase, tokens: None))
     return overall(outcome.findings, outcome.decisive), outcome
 

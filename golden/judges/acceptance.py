@@ -39,7 +39,7 @@ class Acceptance:
         drafts, drafted, accepted = (None if now is None else now - (then or 0.0) for now, then in pairs)
         then = (*before.per_position, *[0.0] * len(self.per_position))
         counts = tuple(now - then[place] for place, now in enumerate(self.per_position))
-        return Acceptance(drafts, drafted, accepted, counts, self.mean_length)
+        return Acceptance(drafts, drafted, accepted, per_position=counts, mean_length=self.mean_length)
 
 
 def acceptance_falls(check: str, counted: Acceptance, alpha: float) -> Finding:
@@ -58,12 +58,23 @@ def acceptance_falls(check: str, counted: Acceptance, alpha: float) -> Finding:
     if p_value < alpha:
         name = "number of drafts" if counted.drafts is not None and place == 0 else "position before"
         position = place - (counted.drafts is not None) + 1
-        return Finding(check, Verdict.UNFAITHFUL, f"{told}: position {position} exceeds the {name}", alpha, p_value, n)
+        return Finding(
+            check,
+            Verdict.UNFAITHFUL,
+            f"{told}: position {position} exceeds the {name}",
+            alpha=alpha,
+            p_value=p_value,
+            n=n,
+        )
     if not n:
-        return Finding(check, Verdict.INCONCLUSIVE, f"{told}: no draft token was accepted", alpha, p_value, n)
+        return Finding(
+            check, Verdict.INCONCLUSIVE, f"{told}: no draft token was accepted", alpha=alpha, p_value=p_value, n=n
+        )
     if counted.drafted is not None and counted.drafted <= n:
-        return Finding(check, Verdict.INCONCLUSIVE, f"{told}: no draft token was rejected", alpha, p_value, n)
-    return Finding(check, Verdict.FAITHFUL, told, alpha, p_value, n)
+        return Finding(
+            check, Verdict.INCONCLUSIVE, f"{told}: no draft token was rejected", alpha=alpha, p_value=p_value, n=n
+        )
+    return Finding(check, Verdict.FAITHFUL, told, alpha=alpha, p_value=p_value, n=n)
 
 
 def _rise(earlier: float, later: float) -> float:

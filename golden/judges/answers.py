@@ -38,7 +38,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Step:
+class ServedToken:
     """One token. ``logprob`` is None, and ``top`` empty, where the server reported none; NaN is kept as NaN."""
 
     symbol: str
@@ -55,7 +55,7 @@ class Completion:
     """One row of an answer, whole or as far as it came."""
 
     text: str
-    steps: tuple[Step, ...]
+    steps: tuple[ServedToken, ...]
     finish: str
     """``length``, ``stop``, or empty where the stream broke off."""
     fault: Fault | None = None

@@ -1,55 +1,22 @@
 """Those who bet against a server's reported laws: each sees one kind of fault, and says which.
 
-A bettor turns what is known *before* a token is seen into stakes on the symbols that it may be. The stakes are divided
-by their sum, so they are a law b of the token, and the bettor's wealth is multiplied by b(x) / p(x) at the token x
-that comes: by 1 on average, whatever b, if x follows p (see :mod:`waveproof.golden.judges.martingale`). It grows where
-tokens follow something nearer to b.
-
-The **symbols** of a step are columns: :data:`IMPOSSIBLE` (all tokens that the report gives probability zero),
-:data:`REST` (all tokens that it does not name), then the named ones by falling probability. What lies outside the
-returned top-K is one symbol: a top-K that is renormalised is another law than the sampled one.
+A bettor turns what is known *before* a token is seen into stakes on the symbols that it may be
+(:mod:`waveproof.golden.judges.symbols`). The stakes are divided by their sum, so they are a law b of the token, and the
+bettor's wealth is multiplied by b(x) / p(x) at the token x that comes: by 1 on average, whatever b, if x follows p (see
+:mod:`waveproof.golden.judges.martingale`). It grows where tokens follow something nearer to b.
 
 No bettor may see the *sampled* draft token: it is coupled with the token that comes out, and a bet on it gains without
 any fault. A draft's law, which is a function of the text so far, may be bet on.
-
-Arrays hold independent streams in rows, so that many simulated ones cost little more than one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-IMPOSSIBLE, REST, FIRST = 0, 1, 2
-"""Columns: reported as impossible, not named, and the most probable named token."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is known of each stream [R] before its next token, by symbol [R, m]."""
-
-    bound: Floats
-    """Reported probabilities, each with the allowance for rounding; positive, sums are at least 1."""
-    fresh: NDArray[np.bool_]
-    """[R]: whether the stream begins a request, so that nothing came before."""
-    recency: Ints
-    """2 the token before this one, 1 one of the window before, 0 another."""
-    prefix: Ints
-    """[R]: number of the repeated context, 0 for none."""
-    draft: Floats | None = None
-    """The draft's law, where it is known."""
-    order: Ints | None = None
-    """Columns in the order in which the sampler adds them up; None for that of the columns."""
-    logs: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "logs", np.log(self.bound))
+from waveproof.golden.judges.partitions import DraftRatio, Level, Partition, Prefix, Rank, Repetition
+from waveproof.golden.judges.symbols import IMPOSSIBLE, REST, Floats, Ints, Step
 
 
 class Bettor(Protocol):
@@ -110,131 +77,6 @@ class Leak:
 
     def learn(self, step: Step, symbols: Ints) -> None:
         """Learns nothing: its shares are fixed."""
-
-
-class Partition(Protocol):
-    """Sorts symbols into classes that may come more or less often than reported."""
-
-    name: str
-    count: int
-    """Of its classes."""
-
-    def classes(self, step: Step) -> Ints | None:
-        """Class of each symbol, [R, m] or [1, m], by what came before; None for no opinion on this step."""
-
-    def learn(self, classes: Ints) -> None:
-        """Take note of the class [R] of what came; -1 where it had no opinion."""
-
-
-class Rank:
-    """Classes are columns: the most probable token comes too often, the third too seldom.
-
-    Sees: greedy or argmax residuals, filters, most coarse faults, without a guess of their form. Does not see: what
-    moves mass among tokens of one rank, so faults that depend on a draft whose ranks vary with the text.
-    """
-
-    name = "rank"
-
-    def __init__(self, columns: int) -> None:
-        self.count = columns
-
-    def classes(self, step: Step) -> Ints:
-        """The column."""
-        return np.arange(step.bound.shape[1])[None, :]
-
-    def learn(self, classes: Ints) -> None:
-        """Remembers nothing."""
-
-
-class Level:
-    """Classes are sizes of the reported probability: tokens of e^-1 to e^-2 come too often, those of e^-5 never.
-
-    Sees: thresholds on p (typical acceptance, min-p that is not reported), temperature. Does not see: faults that
-    treat tokens of one probability alike on average.
-    """
-
-    name = "level"
-    count = 16
-
-    def classes(self, step: Step) -> Ints:
-        """Whole units of -ln p, up to 15."""
-        return np.minimum(np.maximum(-step.logs, 0.0), self.count - 1.0).astype(np.int64)
-
-    def learn(self, classes: Ints) -> None:
-        """Remembers nothing."""
-
-
-class Repetition:
-    """Classes are the token before, those of the window before, and others.
-
-    Sees: a stale token that is sent again, a penalty that is applied but not reported (or the reverse), a random
-    number used twice where a token's noise decides (Gumbel). Does not see: repeats that the reported law explains.
-    """
-
-    name = "repetition"
-    count = 3
-
-    def classes(self, step: Step) -> Ints:
-        """The recency."""
-        return step.recency
-
-    def learn(self, classes: Ints) -> None:
-        """Remembers nothing."""
-
-
-class Prefix:
-    """Classes are the columns of each repeated context by itself: what came after this very text so far.
-
-    Sees, in the end, any fault in the law of a token after a context that is repeated often: those that cancel in the
-    mean over contexts are seen by no other bettor without the draft's law. Does not see: contexts that do not come
-    again, dependence between tokens.
-    """
-
-    name = "prefix"
-
-    def __init__(self, prefixes: int, columns: int) -> None:
-        self.count = prefixes * columns
-        self._columns = columns
-
-    def classes(self, step: Step) -> Ints:
-        """Context and column."""
-        return step.prefix[:, None] * self._columns + np.arange(step.bound.shape[1])
-
-    def learn(self, classes: Ints) -> None:
-        """Remembers nothing."""
-
-
-class DraftRatio:
-    """Classes are how much the draft wants a token, q / p, alone or with that of the token before: needs q.
-
-    Sees: every rule of acceptance that is a function of p and q; after another, an acceptance coin that serves several
-    tokens (the next token follows the draft more after one that was accepted against the odds). Does not see: faults
-    of the residual that move mass among tokens of one q / p.
-    """
-
-    edges = np.log([0.1, 0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0])
-
-    def __init__(self, streams: int, after_another: bool) -> None:
-        self._bins = len(self.edges) + 1
-        self._after_another = after_another
-        self._before = np.full(streams, self._bins)
-        self.name = "draft ratio after another" if after_another else "draft ratio"
-        self.count = self._bins * (self._bins + 1 if after_another else 1)
-
-    def classes(self, step: Step) -> Ints | None:
-        """Bin of q / p, and of the one before where that is wanted."""
-        if step.draft is None:
-            return None
-        with np.errstate(divide="ignore"):
-            bins = np.searchsorted(self.edges, np.log(step.draft) - step.logs)
-        if not self._after_another:
-            return bins
-        before = np.where(step.fresh, self._bins, self._before)
-        return before[:, None] * self._bins + bins
-
-    def learn(self, classes: Ints) -> None:
-        """Remembers the bin of what came."""
-        self._before = np.where(classes < 0, self._bins, classes % self._bins)
 
 
 class Calibration:

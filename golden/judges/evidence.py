@@ -2,8 +2,7 @@
 
 **Two ways to be wrong.** A test of a random sample may reject a right implementation (a *false alarm*, rate ``alpha``)
 or let a wrong one pass (a *miss*, rate 1 - ``power``). The first is chosen. The second depends on how wrong the
-implementation is, so a p-value without it says little: a public test of rejection sampling with 100,000 draws passes
-a total variation of 0.003 98 times in 100. Every :class:`Evidence` therefore names the smallest deviation
+implementation is, so a p-value without it says little. Every :class:`Evidence` therefore names the smallest deviation
 (``detectable``) that its test finds with the stated ``power``, and every test has two design twins, to be asked before
 a sample is paid for: which deviation do so many samples find (:func:`detectable_bias`, :func:`detectable_distance`),
 and how many samples does a deviation need (:func:`samples_needed`, :func:`uniforms_needed`)?
@@ -59,6 +58,10 @@ RARE_SHARE = 0.1
 POWER = 0.99
 
 Floats = NDArray[np.float64]
+
+
+CASE_ALPHA = 1e-6
+"""False-alarm rate of one case of the suite: a run has hundreds of them, and is red by chance once in thousands."""
 
 
 class UnusableSample(ValueError):
@@ -127,7 +130,7 @@ def g_test(counts: ArrayLike, probs: ArrayLike, alpha: float, power: float = POW
         p_value = _weighted(float(stats.chi2.sf(statistic, df)), rare)
     else:
         statistic, p_value = 0.0, _weighted(1.0, rare)
-    found_with_power = _detectable(df, n, alpha, power)
+    found_with_power = detectable_from(df, n, alpha, power)
     return Evidence("G", n, statistic, df, p_value, alpha, found_with_power, power, _merged_mass(cells, law))
 
 
@@ -153,7 +156,7 @@ def two_sample_g(counts_a: ArrayLike, counts_b: ArrayLike, alpha: float, power: 
         statistic = float(raw) / (1.0 + rows * columns / (6.0 * n * df))
         p_value = float(stats.chi2.sf(statistic, df))
     effective = float(sizes.prod()) / n if n else 0.0
-    found_with_power = _detectable(df, effective, alpha, power, share=1.0)
+    found_with_power = detectable_from(df, effective, alpha, power, share=1.0)
     merged = _merged_mass(cells, share)
     return Evidence("two-sample G", int(n), statistic, df, p_value, alpha, found_with_power, power, merged)
 
@@ -161,7 +164,7 @@ def two_sample_g(counts_a: ArrayLike, counts_b: ArrayLike, alpha: float, power: 
 def detectable_bias(probs: ArrayLike, n: int, alpha: float, power: float = POWER) -> float:
     """Total variation, in any direction among the merged cells, that :func:`g_test` of n draws finds with ``power``."""
     cells = merged_cells(n * _law(probs))
-    return _detectable(int(cells.max(initial=0)), n, alpha, power)
+    return detectable_from(int(cells.max(initial=0)), n, alpha, power)
 
 
 def samples_needed(probs: ArrayLike, total_variation: float, alpha: float, power: float = POWER) -> int:
@@ -322,7 +325,16 @@ class Budget:
         return self.total - sum(one.total for one in self.spent)
 
 
-def _detectable(df: int, n: float, alpha: float, power: float, share: float = 1.0 - RARE_SHARE) -> float:
+def detectable_from(df: int, n: float, alpha: float, power: float, share: float = 1.0 - RARE_SHARE) -> float:
+    """Total variation that a chi-square test of ``df`` degrees of freedom finds with ``power`` among ``n`` draws.
+
+    Args:
+        df: degrees of freedom; below 1 nothing is found but what cannot occur, and the answer is 1.
+        n: draws; of two samples their product over their sum.
+        alpha: false-alarm rate of the whole test.
+        power: probability to find it.
+        share: of alpha that goes to this test.
+    """
     if df < 1 or n <= 0.0:
         return 1.0
     return min(1.0, math.sqrt(_noncentrality(df, share * alpha, power) / (4.0 * n)))

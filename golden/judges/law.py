@@ -15,8 +15,7 @@ taken to be constant there, as it is for every comparison of a coin with a figur
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,92 +23,21 @@ import numpy as np
 import torch
 
 from waveproof.golden.judges.judgement import Judgement
-from waveproof.golden.judges.verify import judge_rows, outcome_of, vocabulary
-from waveproof.golden.references.decisions import (
-    COIN_GRID,
-    NARROWEST,
-    Choice,
-    Node,
-    Open,
-    Outcome,
-    Visit,
-    legal,
-    visits,
-)
+from waveproof.golden.judges.law_probes import Asker, Run, Trial, bracket, fits, placed_trial, probing
+from waveproof.golden.judges.verify import judge_rows, vocabulary
+from waveproof.golden.references.decisions import Outcome, visits
 from waveproof.golden.references.verify import decision
 from waveproof.kernels.operators.contract import Call
-from waveproof.kernels.operators.renorm import UNIT_ROUNDOFF
-from waveproof.kernels.operators.verify import NO_TOKEN
+from waveproof.kernels.operators.verify import LAST_COIN, NO_TOKEN
 
 LAW = "law"
 """Rule: every step of the outcome lies where it is due."""
-
-Run = Callable[[Call], Sequence[torch.Tensor]]
-"""What is on trial: a call of the operator to accept_len and tokens."""
-
-LAST_COIN = 1.0 - 2.0**-24
-"""Largest float32 below 1."""
-
-TIGHT = 8.0 * UNIT_ROUNDOFF
-"""Relative distance of the first bracket: 4 to 8 ulp."""
-
-MOST_ROWS = 4096
-"""Rows of one launch."""
 
 FINEST = 2.0**-34
 """Where bisection stops near 0, whose neighbours in float32 are 2^-149 apart."""
 
 SCANNED = 64
 """Coins of a first scan of a choice whose law is not the due one."""
-
-RANDOM_COINS = 2
-"""Coins at random for each choice, beside those that are placed."""
-
-
-@dataclass(frozen=True)
-class _Boundary:
-    """Between two branches that can be told apart: the last edge of one and the first of the other."""
-
-    left: int
-    right: int
-    low: float
-    high: float
-    slack: float
-    """Most that float32 may move either."""
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A choice with everything else held fixed."""
-
-    row: int
-    visit: Visit
-    coins: tuple[float, ...]
-    """Of the row; that of the choice is replaced."""
-    due: tuple[Outcome | Open | None, ...]
-    """What each branch gives; None for one that is too narrow to stand on."""
-
-    @property
-    def choice(self) -> Choice:
-        return self.visit.choice
-
-    def at(self, coin: float) -> list[float]:
-        """All coins of the row, with this one for the choice."""
-        coins = list(self.coins)
-        coins[self.choice.coin] = float(np.float32(min(max(coin, 0.0), LAST_COIN)))
-        return coins
-
-    def middle(self, branch: int) -> float:
-        """Middle of the part where a branch is certain."""
-        return 0.5 * sum(self.choice.span(branch))
-
-    def boundaries(self) -> list[_Boundary]:
-        """Between neighbours among the branches that can be stood on."""
-        standing = [branch for branch, due in enumerate(self.due) if due is not None]
-        edges, slack = self.choice.edges, self.choice.slack
-        return [
-            _Boundary(a, b, float(edges[a]), float(edges[b - 1]), float(max(slack[a:b]))) for a, b in pairwise(standing)
-        ]
 
 
 @dataclass(frozen=True)
@@ -158,41 +86,6 @@ class Extracted:
         return not self.misplaced
 
 
-class _Asker:
-    """Runs probes in launches of limited size and counts them."""
-
-    def __init__(self, run: Run, call: Call) -> None:
-        self.run, self.call = run, call
-        self.probes = self.launches = 0
-        self.seconds = 0.0
-
-    def __call__(self, probes: Sequence[tuple[int, list[float]]]) -> list[Outcome | None]:
-        """Outcomes of (row, coins of the row)."""
-        found: list[Outcome | None] = []
-        for start in range(0, len(probes), MOST_ROWS):
-            part = probes[start : start + MOST_ROWS]
-            call = probing(self.call, [row for row, _ in part], [coins for _, coins in part])
-            started = time.perf_counter()
-            accept_len, tokens = (output.tolist() for output in self.run(call)[:2])
-            self.seconds += time.perf_counter() - started
-            self.launches += 1
-            self.probes += len(part)
-            found += [outcome_of(count, line) for count, line in zip(accept_len, tokens, strict=True)]
-        return found
-
-
-def probing(call: Call, rows: Sequence[int], coins: Sequence[Sequence[float]]) -> Call:
-    """A call whose row i is row ``rows[i]`` of another with other coins, the final one last."""
-    index = torch.tensor(rows, dtype=torch.long)
-    table = torch.tensor([list(row) for row in coins], dtype=torch.float32)
-    changed = {
-        name: value.index_select(0, index)
-        for name, value in call.arguments.items()
-        if isinstance(value, torch.Tensor) and name not in ("coins", "final_coins")
-    }
-    return call.with_arguments(**changed, coins=table[:, :-1].contiguous(), final_coins=table[:, -1].contiguous())
-
-
 def extract(run: Run, call: Call, seed: int = 0) -> Extracted:
     """Read the law of every row of a call off an implementation.
 
@@ -204,22 +97,22 @@ def extract(run: Run, call: Call, seed: int = 0) -> Extracted:
     rng = np.random.default_rng(seed)
     batch, count = call.tensor("coins").shape
     trees = [decision(call, row) for row in range(batch)]
-    trials: list[_Trial] = []
+    trials: list[Trial] = []
     bound = np.zeros(batch)
     for row, tree in enumerate(trees):
         for visit in visits(tree):
-            trial = None if isinstance(visit, float) else _trial(tree, row, visit, count + 1, call, rng)
+            trial = None if isinstance(visit, float) else placed_trial(tree, row, visit, count + 1, call, rng)
             if trial is not None:
                 trials.append(trial)
             else:
                 bound[row] += visit if isinstance(visit, float) else visit.reach
-    ask = _Asker(run, call)
-    shown, brackets = _bracket(ask, trees, trials, vocabulary(call), rng)
+    ask = Asker(run, call)
+    shown, widths = bracket(ask, trees, trials, vocabulary(call), rng)
     allowed, variation = np.zeros(batch), np.zeros(batch)
-    for trial, bracket in zip(trials, brackets, strict=True):
+    for trial, width in zip(trials, widths, strict=True):
         allowed[trial.row] += trial.visit.reach * sum(one.high - one.low + one.slack for one in trial.boundaries())
-        bound[trial.row] += trial.visit.reach * bracket
-    misplaced = _really(ask, trials, shown) if shown else []
+        bound[trial.row] += trial.visit.reach * width
+    misplaced = _bisected(ask, trials, shown) if shown else []
     for one in misplaced:
         variation[one.row] += one.reach * one.total_variation
     steps = sum(len(trial.boundaries()) for trial in trials)
@@ -238,12 +131,11 @@ def extract(run: Run, call: Call, seed: int = 0) -> Extracted:
 
 def judge_law(extracted: Extracted, call: Call) -> Judgement:
     """Whether every step lies where it is due; the figure is the largest total variation of a row."""
-    worst = int(np.argmax(np.array(extracted.total_variation) - np.array(extracted.allowed)))
-    figure, limit = extracted.total_variation[worst], extracted.allowed[worst]
     derivation = "sum over steps of what float32's roundings may move them (kernels/operators/verify.py)"
     if extracted.holds:
-        return Judgement(LAW, True, figure, limit, "total variation", derivation)
-    first = max(extracted.misplaced, key=lambda one: one.reach * one.total_variation)
+        return Judgement(LAW, True, 0.0, max(extracted.allowed, default=0.0), "total variation", derivation)
+    first = max(extracted.misplaced, key=lambda one: extracted.total_variation[one.row] - extracted.allowed[one.row])
+    figure, limit = extracted.total_variation[first.row], extracted.allowed[first.row]
     probe = probing(call, [first.row], [first.probe])
     width = int(call.number("depth")) if "depth" in call.arguments else call.tensor("candidates").shape[1]
     outputs = _outputs(first.got, width)
@@ -275,112 +167,6 @@ def _positions(steps: Sequence[float]) -> str:
     return f"[{text}{', ...' if len(steps) > 6 else ''}]"
 
 
-# Placing the probes ---------------------------------------------------------------------------------------------------
-
-
-def _trial(tree: Node, row: int, visit: Visit, count: int, call: Call, rng: np.random.Generator) -> _Trial | None:
-    """Coins for everything else, so that each branch of the choice gives an outcome of its own; None if not found."""
-    choice, path = visit.choice, dict(visit.path)
-    branches = range(len(choice.edges) + 1)
-    middles = {branch: 0.5 * sum(span) for branch in branches if (span := choice.span(branch))[1] - span[0] > NARROWEST}
-    free = [coin for coin in range(count) if coin not in path and coin != choice.coin]
-    for _ in range(64):
-        coins = [path.get(coin, 0.5) for coin in range(count)]
-        for coin in free:
-            coins[coin] = float(np.float32(rng.random()))
-        due: list[Outcome | Open | None] = [None] * len(branches)
-        for branch, middle in middles.items():
-            coins[choice.coin] = float(np.float32(middle))
-            allowed = legal(tree, coins)
-            if len(allowed) > 1:
-                break
-            due[branch] = allowed[0]
-        else:
-            if _told_apart([one for one in due if one is not None], vocabulary(call)):
-                return _Trial(row, visit, tuple(coins), tuple(due))
-    return None
-
-
-def _told_apart(due: Sequence[Outcome | Open], vocab_size: int) -> bool:
-    """Whether no two neighbours can give the same outcome."""
-    for a, b in pairwise(due):
-        if a == b or any(
-            isinstance(one, Open) and isinstance(other, Outcome) and one.admits(other, vocab_size)
-            for one, other in ((a, b), (b, a))
-        ):
-            return False
-    return True
-
-
-def _fits(due: Outcome | Open | None, got: Outcome | None, vocab_size: int) -> bool:
-    if isinstance(due, Open):
-        return got is not None and due.admits(got, vocab_size)
-    return due == got
-
-
-def _bracket(
-    ask: _Asker, trees: Sequence[Node], trials: Sequence[_Trial], vocab_size: int, rng: np.random.Generator
-) -> tuple[dict[int, tuple[list[float], Outcome | None]], list[float]]:
-    """Levels and tight brackets first, then the wide brackets where a tight one failed.
-
-    Gives, by trial that failed, coins of its row that show it and what they gave; and of each trial the sum of the
-    widths of its brackets.
-    """
-    shown: dict[int, tuple[list[float], Outcome | None]] = {}
-    widths = [0.0] * len(trials)
-    probes: list[tuple[int, list[float]]] = []
-    meant: list[tuple[int, Outcome | Open | None, _Boundary | None]] = []
-    for at, trial in enumerate(trials):
-        for branch, due in enumerate(trial.due):
-            if due is not None:
-                probes.append((trial.row, trial.at(trial.middle(branch))))
-                meant.append((at, due, None))
-        for boundary in trial.boundaries():
-            for side in _sides(trial, boundary, min(TIGHT * boundary.high, boundary.slack)):
-                probes.append((trial.row, side[0]))
-                meant.append((at, side[1], boundary))
-        for coin in rng.random(RANDOM_COINS):
-            probes.append((trial.row, trial.at(float(coin))))
-            allowed = legal(trees[trial.row], probes[-1][1])
-            if len(allowed) == 1:
-                meant.append((at, allowed[0], None))
-            else:
-                probes.pop()
-        for boundary in trial.boundaries() if trial.choice.exact else ():
-            if (boundary.low * COIN_GRID).is_integer() and boundary.low < 1.0 and boundary.low == boundary.high:
-                probes.append((trial.row, trial.at(boundary.low)))
-                meant.append((at, trial.due[boundary.right], None))
-    loose: dict[tuple[int, _Boundary], None] = {}
-    for (at, due, boundary), (_, coins), got in zip(meant, probes, ask(probes), strict=True):
-        if _fits(due, got, vocab_size):
-            continue
-        if boundary is None:
-            shown.setdefault(at, (coins, got))
-        else:
-            loose[at, boundary] = None
-    probes = []
-    again = []
-    for at, step in loose:
-        for coins, due in _sides(trials[at], step, 1.02 * step.slack + 2.0**-26):
-            probes.append((trials[at].row, coins))
-            again.append((at, due))
-    for (at, due), (_, coins), got in zip(again, probes, ask(probes), strict=True):
-        if not _fits(due, got, vocab_size):
-            shown.setdefault(at, (coins, got))
-    for at, trial in enumerate(trials):
-        for step in trial.boundaries():
-            held = step.slack if (at, step) in loose else min(TIGHT * step.high, step.slack)
-            widths[at] += step.high - step.low + held
-    return shown, widths
-
-
-def _sides(trial: _Trial, boundary: _Boundary, width: float) -> list[tuple[list[float], Outcome | Open | None]]:
-    """Coins just below and just above a step, never beyond the middle of the level, with what is due there."""
-    below = max(boundary.low - width, trial.middle(boundary.left))
-    above = min(boundary.high + width, trial.middle(boundary.right))
-    return [(trial.at(below), trial.due[boundary.left]), (trial.at(above), trial.due[boundary.right])]
-
-
 # What the law really is -----------------------------------------------------------------------------------------------
 
 
@@ -395,8 +181,8 @@ class _Change:
     right: Outcome | None
 
 
-def _really(
-    ask: _Asker, trials: Sequence[_Trial], shown: Mapping[int, tuple[list[float], Outcome | None]]
+def _bisected(
+    ask: Asker, trials: Sequence[Trial], shown: Mapping[int, tuple[list[float], Outcome | None]]
 ) -> list[Misplaced]:
     """Scan the coins of choices and bisect every change of the outcome to the last float, all in the same launches."""
     scans = {at: _scan(trials[at]) for at in shown}
@@ -430,7 +216,7 @@ def _really(
     ]
 
 
-def _scan(trial: _Trial) -> list[float]:
+def _scan(trial: Trial) -> list[float]:
     """Coins of a first look: evenly, and in the middle of every level."""
     positions = {0.0, LAST_COIN, *np.linspace(0.0, 1.0, SCANNED, endpoint=False).tolist()}
     positions |= {trial.middle(branch) for branch, due in enumerate(trial.due) if due is not None}
@@ -438,7 +224,7 @@ def _scan(trial: _Trial) -> list[float]:
 
 
 def _misplaced(
-    trial: _Trial,
+    trial: Trial,
     steps: Sequence[tuple[float, Outcome | None]],
     first: Outcome | None,
     vocab_size: int,
@@ -463,11 +249,11 @@ def _misplaced(
     )
 
 
-def _distance(trial: _Trial, masses: dict[Outcome | None, float], vocab_size: int) -> float:
+def _distance(trial: Trial, masses: dict[Outcome | None, float], vocab_size: int) -> float:
     """Total variation between the masses of outcomes that were found and those of the branches."""
     unmatched = dict(masses)
     surplus = 0.0
     for branch, due in enumerate(trial.due):
-        found = sum(unmatched.pop(one) for one in list(unmatched) if due is not None and _fits(due, one, vocab_size))
+        found = sum(unmatched.pop(one) for one in list(unmatched) if due is not None and fits(due, one, vocab_size))
         surplus += max(found - trial.choice.width(branch), 0.0)
     return surplus + sum(unmatched.values())

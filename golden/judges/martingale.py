@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from waveproof.golden.judges.bettors import FIRST, IMPOSSIBLE, REST, Bettor, Floats, Ints, Step, everyone
+from waveproof.golden.judges.bettors import Bettor, everyone
+from waveproof.golden.judges.symbols import FIRST, IMPOSSIBLE, REST, Floats, Ints, Step
 
 ROUNDING = 1e-5
 """Relative error of a reported probability: log-probabilities of float32 above -16, and a softmax in float32."""
@@ -43,13 +44,17 @@ RANKS = 64
 """Most probable tokens that have a symbol of their own; further named ones are pooled with those not named."""
 WINDOW = 16
 """Tokens back that count as repetition."""
-PREFIXES = 1024
+MOST_CONTEXTS = 1024
 """Contexts that are told apart; further ones count as unlabelled."""
 FEWEST = 1000
 """Tokens below which nothing is concluded from wealth that did not grow."""
 FLOOR = 1e-3
-"""Of a stake, kept back in proportion to the odds, so that no token takes all of a bettor's wealth."""
-_POINTS = 64
+"""Of a stake, kept back in proportion to the odds. No token then takes more than ln 1000 = 6.9 nats of a bettor's
+wealth, as much as an alpha of 1e-3 asks to be won; and as ln((1 - F) b + F) >= (1 - F) ln b for a payment b, it costs
+a bettor at most a thousandth of its growth."""
+_MOST_POINTS = 64
+"""Of a trajectory. Beyond it every other one goes, so that 32 to 64 are left: a line in a figure, however long the
+stream."""
 
 Token = int | str
 Named = Mapping[Any, float]
@@ -71,9 +76,15 @@ class Reported:
 
     @classmethod
     def top(cls, logprobs: Named, k: int) -> Reported:
-        """The k most probable of what was returned, whatever else was sent along because it was drawn."""
-        kept = sorted(logprobs.items(), key=lambda named: (-named[1], str(named[0])))[:k]
-        return cls(dict(kept), False)
+        """The k most probable of what was returned, whatever else was sent along because it was drawn.
+
+        Where more were returned than k, those that tie with the last are left out with what lies behind them: which of
+        them were named may depend on which was drawn.
+        """
+        if len(logprobs) <= k:
+            return cls(dict(logprobs), False)
+        least = sorted(logprobs.values(), reverse=True)[k]
+        return cls({token: value for token, value in logprobs.items() if value > least}, False)
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ class Wealth:
 
 
 class FaithfulnessTest:
-    """The test of one stream of tokens: 0.2 ms a token for 20 named tokens, whatever the vocabulary.
+    """The test of one stream of tokens.
 
     Args:
         alpha: false-alarm rate of this stream; where several configurations are tested, divide it among them.
@@ -145,7 +156,7 @@ class FaithfulnessTest:
         self.tokens = 0
         self.missing = 0
         self.rejected_at: int | None = None
-        self._wealth = Wealth(1, everyone(1, RANKS + FIRST, PREFIXES, seed))
+        self._wealth = Wealth(1, everyone(1, RANKS + FIRST, MOST_CONTEXTS, seed))
         self._log_wealth = self._peak = 0.0
         self._chance = 0.0
         self._prefixes: dict[Hashable, int] = {None: 0}
@@ -232,16 +243,16 @@ class FaithfulnessTest:
         alone = {name: log / math.log(10.0) for name, log in self.by_bettor().items()}
         now = self.tokens, self._log_wealth / math.log(10.0)
         return StreamEvidence(
-            self.alpha,
-            self.tokens,
-            self.rejected,
-            self.rejected_at,
-            self._log_wealth / math.log(10.0),
-            self._peak / math.log(10.0),
-            max(alone, key=lambda name: alone[name]) if self.tokens else "",
-            alone,
-            tuple(self._trajectory) if now in self._trajectory else (*self._trajectory, now),
-            self.inconclusive,
+            alpha=self.alpha,
+            tokens=self.tokens,
+            rejected=self.rejected,
+            rejected_at=self.rejected_at,
+            log10_wealth=self._log_wealth / math.log(10.0),
+            log10_peak=self._peak / math.log(10.0),
+            best_bettor=max(alone, key=lambda name: alone[name]) if self.tokens else "",
+            by_bettor=alone,
+            trajectory=tuple(self._trajectory) if now in self._trajectory else (*self._trajectory, now),
+            inconclusive=self.inconclusive,
         )
 
     def _note(self, chance: float) -> None:
@@ -252,7 +263,7 @@ class FaithfulnessTest:
             self.rejected_at = self.tokens
         if self.tokens % self._stride == 0:
             self._trajectory.append((self.tokens, self._log_wealth / math.log(10.0)))
-            if len(self._trajectory) > _POINTS:
+            if len(self._trajectory) > _MOST_POINTS:
                 self._trajectory = self._trajectory[1::2]
                 self._stride *= 2
 
@@ -273,15 +284,15 @@ class FaithfulnessTest:
                     recency[FIRST + names.index(name)] = 1
             if self._window[-1] in names[:RANKS]:
                 recency[FIRST + names.index(self._window[-1])] = 2
-        if prefix not in self._prefixes and len(self._prefixes) < PREFIXES:
+        if prefix not in self._prefixes and len(self._prefixes) < MOST_CONTEXTS:
             self._prefixes[prefix] = len(self._prefixes)
         return names, Step(
-            bound[None],
-            np.array([not self._window]),
-            recency[None],
-            np.array([self._prefixes.get(prefix, 0)]),
-            None if draft is None else draft_law(draft, names, reported)[None],
-            order,
+            bound=bound[None],
+            fresh=np.array([not self._window]),
+            recency=recency[None],
+            prefix=np.array([self._prefixes.get(prefix, 0)]),
+            draft=None if draft is None else draft_law(draft, names, reported)[None],
+            order=order,
         )
 
 

@@ -9,20 +9,16 @@ import numpy as np
 import torch
 from scipy.stats import binomtest
 
-from waveproof.golden.judges.evidence import Evidence, g_test
+from waveproof.golden.judges.evidence import CASE_ALPHA, Evidence, g_test
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.judges.verify import outcome_of
 from waveproof.golden.references.decisions import Outcome
-from waveproof.kernels.operators.contract import Call
 
 SAMPLED_LAW = "sampled law"
 REALLY_SAMPLES = "really samples"
 
-ALPHA = 1e-6
-"""False-alarm rate of one test of a law by its sample: thousands in a run come to next to nothing."""
 
-
-def judge_really_samples(outputs: Sequence[torch.Tensor], call: Call) -> Judgement:
+def judge_really_samples(outputs: Sequence[torch.Tensor]) -> Judgement:
     """Of rows whose target law is even between two tokens: neither the first tokens nor the last are all the same.
 
     Under the right law n rows agree with a probability of 2^(1 - n): 2^-63 for 64.
@@ -46,7 +42,7 @@ def judge_really_samples(outputs: Sequence[torch.Tensor], call: Call) -> Judgeme
 
 
 def judge_sampled_law(
-    outputs: Sequence[torch.Tensor], due: Mapping[Outcome, float], call: Call, alpha: float = ALPHA
+    outputs: Sequence[torch.Tensor], due: Mapping[Outcome, float], alpha: float = CASE_ALPHA
 ) -> tuple[Judgement, Evidence]:
     """Outcomes of rows that are alike, independent by contract, against the law of their decision tree: a G-test."""
     drawn = Counter(
@@ -56,54 +52,66 @@ def judge_sampled_law(
     counts = np.array([drawn[one] for one in outcomes])
     probs = np.array([0.0 if one is None else due.get(one, 0.0) for one in outcomes])
     evidence = g_test(counts, probs / probs.sum(), alpha)
+    surprise, critical = -float(np.log10(max(evidence.p_value, 1e-300))), -float(np.log10(alpha))
+    derivation = f"G-test of {evidence.n} rows, {evidence.df} degrees of freedom, false alarms {alpha:g}"
+    if not evidence.df and not evidence.rejects:
+        message = f"{evidence.n} rows are too few to tell anything of {len(due)} outcomes"
+        return Judgement(SAMPLED_LAW, False, derivation=derivation, message=message), evidence
     if not evidence.rejects:
-        return Judgement(SAMPLED_LAW, True, evidence.statistic), evidence
+        return Judgement(SAMPLED_LAW, True, surprise, critical, "-log10 of p", derivation), evidence
     expected = probs / probs.sum() * counts.sum()
     at = int(np.argmax((counts - expected) ** 2 / np.maximum(expected, 1e-9)))
     one = outcomes[at]
     return Judgement(
         SAMPLED_LAW,
         False,
-        figure=-float(np.log10(max(evidence.p_value, 1e-300))),
-        bound=-float(np.log10(alpha)),
+        figure=surprise,
+        bound=critical,
         unit="-log10 of p",
-        derivation=f"G-test of {evidence.n} rows, {evidence.df} degrees of freedom",
+        derivation=derivation,
         message=f"outcome {one} came {int(counts[at])} times in {evidence.n} rows where {expected[at]:.1f} are due",
         expected=f"{expected[at]:.1f} of {evidence.n}",
         got=f"{int(counts[at])}",
     ), evidence
 
 
-def judge_neighbours(outputs: Sequence[torch.Tensor], due: Mapping[Outcome, float], call: Call) -> Judgement:
-    """Rows that are alike agree with their neighbours as often as independent draws do: the sum of squares of the law.
+def judge_neighbours(
+    outputs: Sequence[torch.Tensor], due: Mapping[Outcome, float], alpha: float = CASE_ALPHA
+) -> Judgement:
+    """Rows that are alike agree as often as independent draws do: the sum of squares of the law.
 
-    Disjoint pairs, twice: each even row with the odd one behind it, and each odd row with the even one behind it.
+    Disjoint pairs of rows whose distance is a power of two, as blocks and waves of a kernel have it. ``alpha`` is shared
+    among the distances, each of which is tested on the pairs from row 0 on and on those between them.
     """
     drawn = [outcome_of(count, line) for count, line in zip(outputs[0].tolist(), outputs[1].tolist(), strict=True)]
     chance = sum(mass * mass for mass in due.values()) / sum(due.values()) ** 2
-    for start in (0, 1):
-        pairs = list(zip(drawn[start::2], drawn[start + 1 :: 2], strict=False))
-        equal = sum(a == b for a, b in pairs)
-        p_value = float(binomtest(equal, len(pairs), chance).pvalue) if pairs else 1.0
-        if p_value < ALPHA:
-            return Judgement(
-                SAMPLED_LAW,
-                False,
-                figure=-float(np.log10(max(p_value, 1e-300))),
-                bound=-float(np.log10(ALPHA)),
-                unit="-log10 of p",
-                derivation=f"exact binomial test of {len(pairs)} pairs of neighbours",
-                message=f"{equal} of {len(pairs)} neighbouring rows agree where {chance * len(pairs):.1f} are due: "
-                "they share their random numbers",
-                expected=f"{chance * len(pairs):.1f} of {len(pairs)}",
-                got=str(equal),
-            )
+    distances = [2**power for power in range(16) if 4 * 2**power <= len(drawn)]
+    share = alpha / max(2 * len(distances), 1)
+    for distance in distances:
+        for start in (0, distance):
+            first = [row for row in range(start, len(drawn) - distance) if (row - start) // distance % 2 == 0]
+            equal = sum(drawn[row] == drawn[row + distance] for row in first)
+            p_value = float(binomtest(equal, len(first), chance).pvalue)
+            if p_value < share:
+                return Judgement(
+                    SAMPLED_LAW,
+                    False,
+                    figure=-float(np.log10(max(p_value, 1e-300))),
+                    bound=-float(np.log10(share)),
+                    unit="-log10 of p",
+                    derivation=f"exact binomial test of {len(first)} pairs of rows, {distance} apart",
+                    message=f"{equal} of {len(first)} rows agree with the row {distance} further on where "
+                    f"{chance * len(first):.1f} are due: they share their random numbers",
+                    expected=f"{chance * len(first):.1f} of {len(first)}",
+                    got=str(equal),
+                )
     return Judgement(SAMPLED_LAW, True)
 
 
-def judge_really_other(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], call: Call) -> Judgement:
-    """With another seed not every row may come out as before."""
-    if any(not torch.equal(a, b) for a, b in zip(first, second, strict=True)):
+def judge_seed_decides(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> Judgement:
+    """With another seed not every row may come out as before, nor as the row before it did."""
+    shifted = [all(torch.equal(a[by:], b[: len(b) - by]) for a, b in zip(first, second, strict=True)) for by in (0, 1)]
+    if not any(shifted):
         return Judgement(REALLY_SAMPLES, True)
     rows = len(first[0])
     return Judgement(
@@ -113,6 +121,6 @@ def judge_really_other(first: Sequence[torch.Tensor], second: Sequence[torch.Ten
         bound=float(rows - 1),
         unit="equal rows",
         derivation=f"{rows} rows with several likely outcomes each",
-        message=f"all {rows} rows came out the same with another seed",
+        message=f"all {rows} rows came out the same with another seed" + ("" if shifted[0] else ", one row further on"),
         index=(0,),
     )

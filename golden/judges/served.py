@@ -1,6 +1,6 @@
 """What a served model's answers prove: the law that a step should have had, and what is found on the way to it.
 
-Pure functions over collected answers (``answers.py`` beside this file); ``reports/serve_check.py`` collects. The
+Pure functions over collected answers (``answers.py`` beside this file); ``fixtures/servers/check.py`` collects. The
 judges of whole checks lie beside this file, in ``served_checks.py``.
 
 **Which law do returned logprobs describe?** A request at temperature T samples from softmax(z / T), filtered. vLLM
@@ -32,10 +32,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
-from waveproof.golden.judges.answers import ZERO_PROBABILITY, Step
+from waveproof.golden.judges.answers import ZERO_PROBABILITY, ServedToken
 
 SUM_TOLERANCE = 0.02
 """How far above 1 a table's probabilities may sum. A logprob in bfloat16 is off by up to 2^-9 of itself, so that the
@@ -46,6 +46,15 @@ MASS_TOLERANCE = 1e-3
 
 TIE = 1e-6
 """Logprobs this close are one: float32 spacing at 8 to 16 nats."""
+
+SLOPE_TOLERANCE = 0.1
+"""How far from 1 or 2 the slope of ``described_by`` may be. Four logprobs make a ratio of two differences; each is off
+by up to 0.02 nats in bfloat16 (``SUM_TOLERANCE``), so that a difference of a nat leaves the slope off by up to 0.08."""
+
+FLAT = (MASS_TOLERANCE / SLOPE_TOLERANCE) ** 2
+"""Sum of squared differences of logprobs, nats^2, below which a table tells no slope. No difference is then above 0.01
+nats, and an error of ``MASS_TOLERANCE`` in one could move the slope by ``SLOPE_TOLERANCE``. Nothing hangs on it there:
+raw or processed, the laws at any two temperatures from 0.5 up are within 0.01 nats of each other."""
 
 
 class Verdict(str, Enum):
@@ -65,6 +74,7 @@ class Finding:
     check: str
     verdict: Verdict
     evidence: str
+    _: KW_ONLY
     alpha: float | None = None
     """False-alarm rate that the verdict was given at; None where no chance is involved."""
     p_value: float | None = None
@@ -97,7 +107,7 @@ class KnownLaw:
     """Whether the law is the one given that the token is among the symbols, tokens outside not being judged."""
 
 
-def table(step: Step, asked: int) -> dict[str, float]:
+def table(step: ServedToken, asked: int) -> dict[str, float]:
     """Returned entries of positive probability, the largest first, without a token that is there for being sampled.
 
     Raises:
@@ -144,11 +154,13 @@ def described_by(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]
                 difference = one[symbol] - one[first]
                 products += difference * (half[symbol] - half[first])
                 squares += difference * difference
-    if squares < 1e-4:
+    if squares < FLAT:
         return Described.PROCESSED, math.nan
     slope = products / squares
-    close = [law for law, expected in ((Described.RAW, 1.0), (Described.PROCESSED, 2.0)) if abs(slope - expected) < 0.1]
-    return (close[0] if close else None), slope
+    for law, expected in ((Described.RAW, 1.0), (Described.PROCESSED, 2.0)):
+        if abs(slope - expected) < SLOPE_TOLERANCE:
+            return law, slope
+    return None, slope
 
 
 def known_law(
@@ -189,7 +201,7 @@ def _normalised(logprobs: Mapping[str, float], power: float) -> dict[str, float]
     return {symbol: value - total for symbol, value in scaled.items()}
 
 
-def is_listed(step: Step, entries: Mapping[str, float]) -> bool:
+def is_listed(step: ServedToken, entries: Mapping[str, float]) -> bool:
     """Whether a step's token is one of its table's entries, and not another token that shares an entry's text."""
     if step.symbol not in entries:
         return False

@@ -12,23 +12,26 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from waveproof.golden.judges.answers import Completion
-from waveproof.golden.judges.evidence import POWER, two_sample_g
+from waveproof.golden.judges.evidence import POWER, detectable_from, two_sample_g
 from waveproof.golden.judges.served import Finding, Verdict, table
 
 FORK_MARGIN = 0.25
 """Nats between two tokens at which greedy decoding may go either way. bfloat16 logits of 16 to 32 are 0.125 apart, and
 another batch size sums in another order: either token's logit may come out one spacing off. For float16 take 0.03."""
 
-PREFIXES = (1, 2, 4, 8)
+CUT_LENGTHS = (1, 2, 4, 8)
 """Characters of the texts that two samples are compared by, beside whole texts. Long texts hardly repeat, so that their
 counts say little; short prefixes repeat but say less about later tokens."""
 
-
 LEAST_BIAS = 0.4
-"""Total variation that two samples must be able to find with power 0.99 before they count as of one law."""
+"""Total variation that two samples must be able to find with power 0.99 before they count as of one law.
+
+The total variation of target and draft is 1 less the rate at which a right verifier accepts: 0.4 is the deviation of a
+server that accepts every draft token where 3 of 5 should be. Smaller faults may pass, so each verdict says down to
+which total variation its samples would have shown one."""
 
 
 def symbols(completion: Completion) -> tuple[str, ...] | str:
@@ -57,8 +60,11 @@ def greedy_agreement(
                 own = step.logprob if step.logprob is not None else entries.get(step.symbol, -math.inf)
                 below = max(entries.values(), default=own) - own
                 if below > margin:
-                    told = f"prompt {number}, token {at}: {step.text!r} is {below:.3g} nats below its table's top"
-                    return Finding(check, Verdict.UNFAITHFUL, f"at temperature 0 not the most probable token: {told}")
+                    evidence = (
+                        f"at temperature 0 not the most probable token: prompt {number}, token {at}: {step.text!r} "
+                        f"is {below:.3g} nats below its table's top"
+                    )
+                    return Finding(check, Verdict.UNFAITHFUL, evidence)
         for other in answers[1:]:
             compared += 1
             place = _first_difference(answers[0], other)
@@ -107,7 +113,7 @@ def _gap(a: Completion, b: Completion, place: int, asked: int) -> float | None:
     return min(gaps, default=None)
 
 
-def repeat_chance(completion: Completion) -> float | None:
+def _repeat_chance(completion: Completion) -> float | None:
     """Probability that an independent row repeats this one, at temperature 1; None where logprobs are missing."""
     own = [step.logprob for step in completion.steps]
     if completion.silent or not own or any(value is None or not math.isfinite(value) for value in own):
@@ -134,18 +140,27 @@ def must_differ(
     if not pairs:
         return Finding(check, Verdict.INCONCLUSIVE, f"no two {what} to compare")
     equal = [symbols(a) == symbols(b) for a, b in pairs]
-    chances = [repeat_chance(a) for a, _ in pairs]
-    told = [chance for chance in chances if chance is not None]
+    chances = [chance for a, _ in pairs if (chance := _repeat_chance(a)) is not None]
     n = len(pairs)
     counted = f"{sum(equal)} of {n} pairs of {wanted} are equal"
-    if len(told) == n:
-        p_value = min([1.0, *(n * chance for chance, same in zip(told, equal, strict=True) if same)])
+    if len(chances) == n:
+        p_value = min([1.0, *(n * chance for chance, same in zip(chances, equal, strict=True) if same)])
         if p_value < alpha:
-            return Finding(check, Verdict.UNFAITHFUL, f"{counted}; by chance {p_value:.2g}", alpha, p_value, n)
-        if n * min(told) > alpha:
-            evidence = f"{counted}, but the law is so peaked that equal {what} prove nothing (chance {min(told):.2g})"
-            return Finding(check, Verdict.INCONCLUSIVE, evidence, alpha, p_value, n)
-        return Finding(check, Verdict.FAITHFUL, f"{counted}; chance of one pair {max(told):.2g}", alpha, p_value, n)
+            return Finding(
+                check, Verdict.UNFAITHFUL, f"{counted}; by chance {p_value:.2g}", alpha=alpha, p_value=p_value, n=n
+            )
+        if n * min(chances) > alpha:
+            least = min(chances)
+            evidence = f"{counted}, but the law is so peaked that equal {what} prove nothing (chance {least:.2g})"
+            return Finding(check, Verdict.INCONCLUSIVE, evidence, alpha=alpha, p_value=p_value, n=n)
+        return Finding(
+            check,
+            Verdict.FAITHFUL,
+            f"{counted}; chance of one pair {max(chances):.2g}",
+            alpha=alpha,
+            p_value=p_value,
+            n=n,
+        )
     firsts = [group[0] for group in groups]
     across = [symbols(a) == symbols(b) for a, b in zip(firsts[0::2], firsts[1::2], strict=False)]
     within = [symbols(group[-2]) == symbols(group[-1]) for group in groups if len(group) > 1]
@@ -153,7 +168,7 @@ def must_differ(
     p_value = float(stats.fisher_exact(counts, alternative="greater").pvalue)
     compared = f"equal {sum(within)} of {len(within)} times within a group, {sum(across)} of {len(across)} across"
     verdict = Verdict.UNFAITHFUL if p_value < alpha else Verdict.INCONCLUSIVE if any(within) else Verdict.FAITHFUL
-    return Finding(check, verdict, f"{wanted}, no logprobs: {compared}", alpha, p_value, len(within))
+    return Finding(check, verdict, f"{wanted}, no logprobs: {compared}", alpha=alpha, p_value=p_value, n=len(within))
 
 
 def must_agree(check: str, groups: Sequence[Sequence[Completion]], claimed: bool, wanted: str) -> Finding:
@@ -177,10 +192,13 @@ def same_law(
     alpha: float,
     wanted: tuple[str, str],
     last_look: bool = True,
+    least_bias: float = LEAST_BIAS,
 ) -> Finding:
     """Whether two samples of short texts come from one law, per prompt, whatever that law is.
 
-    The G-tests of all prompts are added up, once for each length of prefix; alpha is divided among the lengths.
+    The G-tests of all prompts are added up, once for each length of prefix; alpha is divided among the lengths. What a
+    verdict says it would have found is a total variation, alike in all prompts, among texts that repeat: two-sample
+    tests merge the others (``evidence.two_sample_g``).
 
     Args:
         check: name of the check.
@@ -188,11 +206,12 @@ def same_law(
         alpha: false-alarm rate of this look.
         wanted: what the two sides are, for the evidence.
         last_look: whether no more will be collected.
+        least_bias: total variation that must be found with power 0.99, else the last look is inconclusive.
     """
     n = sum(len(a) + len(b) for a, b in by_prompt)
-    views: list[tuple[str, Callable[[str], str]]] = [(f"{cut} characters", _cut(cut)) for cut in PREFIXES]
+    views: list[tuple[str, Callable[[str], str]]] = [(f"{cut} characters", _cut(cut)) for cut in CUT_LENGTHS]
     views.append(("whole texts", lambda text: text))
-    found: list[tuple[float, float, str]] = []
+    found: list[tuple[float, float, str, str]] = []
     for name, view in views:
         statistic, df, effective = 0.0, 0, 0.0
         for a, b in by_prompt:
@@ -200,32 +219,28 @@ def same_law(
             outcomes = sorted(set(chain(*counts)))
             if len(outcomes) > 1 and a and b:
                 mine, theirs = (np.array([count[outcome] for outcome in outcomes], float) for count in counts)
-                evidence = two_sample_g(mine, theirs, alpha)
-                statistic, df = statistic + evidence.statistic, df + evidence.df
-                effective += len(a) * len(b) / (len(a) + len(b)) * (evidence.df > 0)
+                tested = two_sample_g(mine, theirs, alpha)
+                statistic, df = statistic + tested.statistic, df + tested.df
+                effective += len(a) * len(b) / (len(a) + len(b)) * (tested.df > 0)
         if df:
-            detectable = _detectable(df, effective, alpha / len(views))
-            told = f"{name}: G {statistic:.1f}, df {df}, finds a total variation of {detectable:.2g}"
-            found.append((float(stats.chi2.sf(statistic, df)), detectable, told))
+            detectable = detectable_from(df, effective, alpha / len(views), POWER, share=1.0)
+            found.append((float(stats.chi2.sf(statistic, df)), detectable, name, f"G {statistic:.1f}, df {df}"))
     if not found:
-        told = f"{n} texts: every one was the same, or hardly any repeated"
-        return Finding(check, Verdict.INCONCLUSIVE, told, alpha, 1.0, n)
-    p_value, _, told = min(found)
-    p_value, best = min(1.0, p_value * len(found)), min(detectable for _, detectable, _ in found)
-    told = f"{wanted[0]} against {wanted[1]}, {n} texts, {len(found)} views, most telling {told}"
-    verdict = Verdict.UNFAITHFUL if p_value < alpha else Verdict.FAITHFUL
-    if verdict is Verdict.FAITHFUL and last_look and best > LEAST_BIAS:
-        verdict, told = Verdict.INCONCLUSIVE, f"{told}: too few texts, a verdict needs {LEAST_BIAS:g}"
-    return Finding(check, verdict, told, alpha, p_value, n, {"detectable": best})
-
-
-def _detectable(df: int, effective: float, alpha: float) -> float:
-    """Total variation, alike in all prompts, that the sum of their G-tests finds with power 0.99.
-
-    As in ``evidence.py``: the noncentrality is at least 4 TV^2 n_a n_b / (n_a + n_b), summed over the prompts.
-    """
-    noncentrality = float(special.chndtrinc(stats.chi2.isf(alpha, df), df, 1.0 - POWER))
-    return min(1.0, math.sqrt(noncentrality / (4.0 * effective)))
+        evidence = f"{n} texts: every one was the same, or hardly any repeated"
+        return Finding(check, Verdict.INCONCLUSIVE, evidence, alpha=alpha, p_value=1.0, n=n)
+    p_value, _, name, tested_by = min(found)
+    p_value = min(1.0, p_value * len(found))
+    best, sharpest = min((detectable, view_name) for _, detectable, view_name, _ in found)
+    evidence = f"{wanted[0]} against {wanted[1]}, {n} texts, most telling of {len(found)} views {name}: {tested_by}"
+    if p_value < alpha:
+        verdict = Verdict.UNFAITHFUL
+    elif last_look and best > least_bias:
+        verdict = Verdict.INCONCLUSIVE
+        evidence += f"; too few texts: they would show a total variation of {best:.2g}, and {least_bias:g} is wanted"
+    else:
+        verdict = Verdict.FAITHFUL
+        evidence = f"one law up to a total variation of {best:.2g} ({sharpest}); {evidence}"
+    return Finding(check, verdict, evidence, alpha=alpha, p_value=p_value, n=n, figures={"detectable": best})
 
 
 def _cut(length: int) -> Callable[[str], str]:

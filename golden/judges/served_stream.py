@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from waveproof.golden.judges.answers import Completion, Step
+from waveproof.golden.judges.answers import Completion, ServedToken
 from waveproof.golden.judges.martingale import ROUNDING, FaithfulnessTest, Reported, UnusableReport
 from waveproof.golden.judges.served import BadTable, Described, Finding, KnownLaw, Verdict, is_listed, known_law, table
 
@@ -69,7 +69,7 @@ class Stream:
         if answer.drafted is not None:
             self.test.speculated(answer.accepted or 0, answer.drafted - (answer.accepted or 0))
 
-    def _judge(self, step: Step, prefix: Hashable) -> None:
+    def _judge(self, step: ServedToken, prefix: Hashable) -> None:
         if not step.top:
             self.test.observe(_name(step.symbol), Reported({}, complete=False))
             return
@@ -107,17 +107,18 @@ class Stream:
         # Of the highest wealth ever: by Ville's inequality that is a p-value whenever one stops.
         p_value = min(1.0, 10.0**-evidence.log10_peak) if evidence.log10_peak < 300.0 else 0.0
         figures = {"log10_wealth": evidence.log10_wealth, "log10_peak": evidence.log10_peak}
-        if evidence.rejected:
-            told = f"rejected after {evidence.rejected_at} tokens: wealth 10^{evidence.log10_peak:.1f}"
-            told += f", best bettor {evidence.best_bettor}"
-            return Finding(self.check, Verdict.UNFAITHFUL, told, self.alpha, p_value, test.tokens, figures)
         reason = self._inconclusive()
-        if reason:
-            return Finding(self.check, Verdict.INCONCLUSIVE, reason, self.alpha, p_value, test.tokens, figures)
-        told = f"{test.tokens} tokens in {self.answers} answers, wealth at most 10^{max(evidence.log10_peak, 0.0):.1f}"
-        if self.outside:
-            told += f"; {self.outside} more outside the returned tables, not judged"
-        return Finding(self.check, Verdict.FAITHFUL, told, self.alpha, p_value, test.tokens, figures)
+        if evidence.rejected:
+            verdict, told = Verdict.UNFAITHFUL, f"rejected after {evidence.rejected_at} tokens: wealth "
+            told += f"10^{evidence.log10_peak:.1f}, best bettor {evidence.best_bettor}"
+        elif reason:
+            verdict, told = Verdict.INCONCLUSIVE, reason
+        else:
+            verdict, told = Verdict.FAITHFUL, f"{test.tokens} tokens in {self.answers} answers, wealth at most "
+            told += f"10^{max(evidence.log10_peak, 0.0):.1f}"
+            if self.outside:
+                told += f"; {self.outside} more outside the returned tables, not judged"
+        return Finding(self.check, verdict, told, alpha=self.alpha, p_value=p_value, n=test.tokens, figures=figures)
 
     def _inconclusive(self) -> str:
         if not self.answers:

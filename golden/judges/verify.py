@@ -42,21 +42,20 @@ def judge_rows(outputs: Sequence[torch.Tensor], call: Call, trees: Sequence[Node
     accept_len, tokens = (output.tolist() for output in outputs[:2])
     vocab_size = vocabulary(call)
     wrong: list[int] = []
-    due: list[Outcome | None] = []
+    due: list[list[Outcome]] = []
     for row, tree in enumerate(trees):
         allowed = legal(tree, coins_of(call, row))
         got = outcome_of(accept_len[row], tokens[row])
         if got is None or not any(_admits(one, got, vocab_size) for one in allowed):
             wrong.append(row)
-        sure = [one for one in allowed if isinstance(one, Outcome)]
-        due.append(sure[0] if len(allowed) == len(sure) == 1 else None)
+        known = [one for one in allowed if isinstance(one, Outcome)]
+        due.append(known if len(known) == len(allowed) else [])
     if not wrong:
         return Judgement(OUTCOME, True, 0.0, 0.0, "wrong rows")
     row = wrong[0]
     allowed = legal(trees[row], coins_of(call, row))
-    sure = due[row]
     # A right line of tokens with a wrong count is shown by the count.
-    only_length = sure is not None and outcome_of(sure.accepted, tokens[row]) == sure
+    only_length = any(outcome_of(one.accepted, tokens[row]) == one for one in due[row])
     window = _lengths(due) if only_length else _window(outputs[1].shape, due, wrong, allowed)
     return Judgement(
         OUTCOME,
@@ -98,13 +97,11 @@ def _admits(allowed: Outcome | Open, got: Outcome, vocab_size: int) -> bool:
     return allowed.admits(got, vocab_size) if isinstance(allowed, Open) else allowed == got
 
 
-def _lengths(due: Sequence[Outcome | None]) -> tuple[torch.Tensor, torch.Tensor]:
+def _lengths(due: Sequence[Sequence[Outcome]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Smallest and largest legal accept_len."""
-    low, high = (
-        torch.tensor([other if one is None else float(one.accepted) for one in due], dtype=torch.float64)
-        for other in (-torch.inf, torch.inf)
-    )
-    return low, high
+    counts = [[float(one.accepted) for one in row] for row in due]
+    low = torch.tensor([min(row, default=-torch.inf) for row in counts], dtype=torch.float64)
+    return low, torch.tensor([max(row, default=torch.inf) for row in counts], dtype=torch.float64)
 
 
 def _without_weight(call: Call, row: int, accepted: int, tokens: Sequence[int]) -> str:
@@ -120,18 +117,19 @@ def _without_weight(call: Call, row: int, accepted: int, tokens: Sequence[int]) 
 
 
 def _window(
-    shape: torch.Size, due: Sequence[Outcome | None], wrong: Sequence[int], allowed: Sequence[Outcome | Open]
+    shape: torch.Size, due: Sequence[Sequence[Outcome]], wrong: Sequence[int], allowed: Sequence[Outcome | Open]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Smallest and largest legal tokens; rows that leave more than one outcome open are open."""
+    """Smallest and largest legal tokens; a row that promises nothing is open."""
     low = torch.full(shape, -torch.inf, dtype=torch.float64)
     high = torch.full(shape, torch.inf, dtype=torch.float64)
-    for row, outcome in enumerate(due):
-        if outcome is not None:
-            line = torch.full((shape[1],), float(NO_TOKEN), dtype=torch.float64)
-            line[: outcome.accepted + 1] = torch.tensor(outcome.tokens, dtype=torch.float64)
-            low[row] = high[row] = line
+    for row, outcomes in enumerate(due):
+        if outcomes:
+            lines = torch.full((len(outcomes), shape[1]), float(NO_TOKEN), dtype=torch.float64)
+            for line, outcome in zip(lines, outcomes, strict=True):
+                line[: outcome.accepted + 1] = torch.tensor(outcome.tokens, dtype=torch.float64)
+            low[row], high[row] = lines.amin(0), lines.amax(0)
     first = wrong[0]
-    if due[first] is None and len(allowed) == 1 and isinstance(allowed[0], Open) and allowed[0].last:
+    if len(allowed) == 1 and isinstance(allowed[0], Open) and allowed[0].last:
         # Of an empty residual: the last token has positive probability.
         at = len(allowed[0].accepted or ())
         low[first, at], high[first, at] = min(allowed[0].last), max(allowed[0].last)

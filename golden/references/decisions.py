@@ -20,7 +20,7 @@ COIN_GRID = 2048
 """Coins that are multiples of 1 / 2048 make no rounding with weights that are small multiples of a power of two."""
 
 NARROWEST = 2.0**-22
-"""Branches narrower than this are not descended into: float32 coins near 1 are 2^-24 apart."""
+"""Branches narrower than this, four float32 coins near 1, are not stood on."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,15 @@ class Filter:
         if sorted(self.order) != sorted(TEMPERATURE_FIRST):
             raise ValueError(f"order must hold each of {TEMPERATURE_FIRST} once, got {self.order!r}")
 
+    def __str__(self) -> str:
+        """What is on, as applied: ``T=0.8 k=5 p=0.9``; the temperature always, what is banned never."""
+        words = {
+            "temperature": f"T={self.temperature:g}",
+            "top_k": f"k={self.top_k}" if self.top_k else "",
+            "top_p": f"p={self.top_p:g}" if self.top_p < 1.0 else "",
+        }
+        return " ".join(filter(None, map(words.__getitem__, self.order)))
+
 
 def next_law(logits: torch.Tensor, filter: Filter, margin: float = MARGIN) -> torch.Tensor:
     """The law of the next token.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from waveproof.golden.references import renorm
-from waveproof.golden.references.decisions import Choice, Floats, Node, Open, Outcome
+from waveproof.golden.references.decisions import COIN_GRID, Choice, Floats, Node, Open, Outcome
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.renorm import UNIT_ROUNDOFF as U
 from waveproof.kernels.operators.renorm import gamma, summation_depth
@@ -45,6 +45,17 @@ def coins_of(call: Call, row: int) -> list[float]:
     if call.operator == "tree_verify_greedy":
         return []
     return [*call.tensor("coins")[row].double().tolist(), float(call.tensor("final_coins")[row])]
+
+
+def seeded_decision(call: Call, row: int) -> Node:
+    """The tree of one row of ``seeded_chain_verify``, as if it were given coins: its law is that of the outcome."""
+    laws = {
+        name: torch.softmax(call.tensor(f"{name}_logits")[row].double() / call.tensor(temperature)[row], -1).numpy()
+        for name, temperature in (("target", "temperature"), ("draft", "draft_temperature"))
+    }
+    candidates = call.tensor("candidates")[row].tolist()
+    target = [Law(p, np.zeros_like(p), False) for p in laws["target"]]
+    return Chain(tuple(candidates[1:]), target, laws["draft"], len(candidates) - 1).tree(False)
 
 
 # What is drawn from ---------------------------------------------------------------------------------------------------
@@ -90,8 +101,9 @@ def _from_logits(call: Call, row: int) -> list[Law]:
 
 
 def _on_grid(*values: Floats | float) -> bool:
-    """Whether all are multiples of 2^-12, so that float32 sums and products with a coin of the grid are exact."""
-    return all(bool((np.asarray(value) * 4096.0 == np.floor(np.asarray(value) * 4096.0)).all()) for value in values)
+    """Whether all are multiples of 2^-12: 12 bits, and 11 of a coin of the grid, are 23 of float32's 24."""
+    grid = 2.0 * COIN_GRID
+    return all(bool((np.asarray(value) * grid == np.floor(np.asarray(value) * grid)).all()) for value in values)
 
 
 def _power_of_two(value: float) -> bool:

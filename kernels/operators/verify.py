@@ -18,10 +18,11 @@ token with p > 0 is legal and one with p = 0 is not.
 
 **Tree.** ``retrieve_next_token[b, i]`` is the first child of node i and ``retrieve_next_sibling[b, i]`` the next child
 of its parent, -1 where there is none; node 0 is the root. Target-only verification walks the children of the last
-accepted node, adding up p: a child is accepted iff p > 0 and (coin < sum / threshold_acc or p >= threshold_single),
-the coin being that of the last accepted node; without one the final coin draws from the target of that node without
-the children that were refused (all of the target at a node of full depth). With both thresholds 1 that is lossless for
-a draft that is deterministic (one-hot q); below 1 it is lossy by design and judged by this same formula.
+accepted node, adding up p: a child is accepted iff p > 0 and (coin < sum / threshold_acc or p >= threshold_single), the
+coin being that of the last accepted node (two children of one token count twice); without one the final coin draws from
+the target of that node without the children that were refused (all of the target at a node of full depth). With both
+thresholds 1 that is lossless for a draft that is deterministic (one-hot q); below 1 it is lossy by design and judged by
+this same formula.
 
 **Greedy tree.** A child is accepted iff it is the target's argmax at its parent; the last token is that argmax.
 
@@ -31,10 +32,11 @@ within the vocabulary, but must not raise or hang, and no other row may change.
 **Error model**, with u = 2^-24 and float32's division good to 2.5 ulp (OpenCL C 3.0, section 7.4), 5 u at most.
 
 * *Accept.* coin * q < p rounds once; coin < p / q once by division: the step lies within 6 u of p / q, relatively.
+  Logarithms of both sides round more, and are not covered.
 * *Prefix of a block.* One product, one division and a minimum a step: after i steps within 6 i u, relatively.
 * *Cumulative weights.* A difference p - q rounds by u of itself, and scale * p by u more and by what the scale is off.
   A sum of m weights is off by at most gamma_{min(d(V), m - 1)} (see ``kernels/operators/renorm.py``), the product with
-  the coin and a division by the total by 6 u more.
+  the coin and a division by the total by 6 u more: relatively, so that sums are from the low end.
 
 Where p and q are small multiples of a power of two, all of this is exact, and so is the step.
 """
@@ -45,6 +47,9 @@ from waveproof.kernels.operators.contract import Argument, Operator
 
 NO_TOKEN = -1
 """Fills ``tokens`` behind the last token of a row."""
+
+LAST_COIN = 1.0 - 2.0**-24
+"""Largest float32 below 1: the last coin."""
 
 _CANDIDATES = Argument("candidates", ("B", "S"), ("int64",), "token ids; slot 0 is the root, then the draft tokens")
 _TARGET = Argument("target_probs", ("B", "S", "V"), ("float32",), "target's law after each slot; rows sum to 1")
@@ -60,6 +65,17 @@ _THRESHOLDS = (
     Argument("threshold_single", (), (), "a child of at least this p is accepted, in (0, 1]", scalar="float"),
     Argument("threshold_acc", (), (), "divides the sum of p that the coin is compared with, in (0, 1]", scalar="float"),
 )
+_NODES = (
+    Argument("candidates", ("B", "N"), ("int64",), "token ids of the nodes; node 0 is the root"),
+    Argument("retrieve_next_token", ("B", "N"), ("int64",), "first child of each node, -1 for none"),
+    Argument("retrieve_next_sibling", ("B", "N"), ("int64",), "next child of the same parent, -1 for none"),
+)
+_DEPTH = Argument("depth", (), (), "most nodes on a path, root included: D", scalar="int")
+_COINS = Argument("coins", ("B", "S-1"), ("float32",), "coin in [0, 1) of each draft token")
+_PATH_RETURNS = (
+    Argument("accept_len", ("B",), ("int32",), "draft tokens that were accepted"),
+    Argument("tokens", ("B", "D"), ("int32",), "the accepted tokens, the one after them, then -1"),
+)
 _RETURNS = (
     Argument("accept_len", ("B",), ("int32",), "draft tokens that were accepted"),
     Argument("tokens", ("B", "S"), ("int32",), "the accepted tokens, the one drawn after them, then -1"),
@@ -73,7 +89,7 @@ CHAIN_VERIFY = Operator(
         _CANDIDATES,
         _TARGET,
         _DRAFT,
-        Argument("coins", ("B", "S-1"), ("float32",), "coin in [0, 1) of each draft token"),
+        _COINS,
         _FINAL,
         _BLOCK,
     ),
@@ -89,19 +105,14 @@ TARGET_ONLY_VERIFY = Operator(
     family="verify",
     summary="Verification of a tree or chain of draft tokens by the target's law alone, lossy below thresholds of 1.",
     arguments=(
-        Argument("candidates", ("B", "N"), ("int64",), "token ids of the nodes; node 0 is the root"),
-        Argument("retrieve_next_token", ("B", "N"), ("int64",), "first child of each node, -1 for none"),
-        Argument("retrieve_next_sibling", ("B", "N"), ("int64",), "next child of the same parent, -1 for none"),
+        *_NODES,
         Argument("target_probs", ("B", "N", "V"), ("float32",), "target's law after each node; rows sum to 1"),
         Argument("coins", ("B", "N"), ("float32",), "coin in [0, 1) of each node, for choosing among its children"),
         _FINAL,
         *_THRESHOLDS,
-        Argument("depth", (), (), "most nodes on a path, root included: D", scalar="int"),
+        _DEPTH,
     ),
-    returns=(
-        Argument("accept_len", ("B",), ("int32",), "draft tokens that were accepted"),
-        Argument("tokens", ("B", "D"), ("int32",), "the accepted tokens, the one drawn after them, then -1"),
-    ),
+    returns=_PATH_RETURNS,
     variants=("half-open",),
     refusals=(),
     source="sglang/kernels/jit/include/sgl_kernel/speculative/sampling.cuh TreeSpeculativeSamplingTargetOnly",
@@ -112,16 +123,11 @@ TREE_VERIFY_GREEDY = Operator(
     family="verify",
     summary="Verification of a tree of draft tokens at temperature 0.",
     arguments=(
-        Argument("candidates", ("B", "N"), ("int64",), "token ids of the nodes; node 0 is the root"),
-        Argument("retrieve_next_token", ("B", "N"), ("int64",), "first child of each node, -1 for none"),
-        Argument("retrieve_next_sibling", ("B", "N"), ("int64",), "next child of the same parent, -1 for none"),
+        *_NODES,
         Argument("target_predict", ("B", "N"), ("int64",), "the target's argmax after each node"),
-        Argument("depth", (), (), "most nodes on a path, root included: D", scalar="int"),
+        _DEPTH,
     ),
-    returns=(
-        Argument("accept_len", ("B",), ("int32",), "draft tokens that were accepted"),
-        Argument("tokens", ("B", "D"), ("int32",), "the accepted tokens, the target's after them, then -1"),
-    ),
+    returns=_PATH_RETURNS,
     variants=("first-match",),
     refusals=(),
     source="sglang/kernels/ops/speculative/spec_tree.py verify_tree_greedy_kernel_triton",
@@ -139,7 +145,7 @@ ACCEPT_SAMPLING = Operator(
         _TEMPERATURE,
         _TOP_K,
         _TOP_P,
-        Argument("coins", ("B", "S-1"), ("float32",), "coin in [0, 1) of each draft token"),
+        _COINS,
         _FINAL,
         Argument(
             "verify_lens",

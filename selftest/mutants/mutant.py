@@ -36,7 +36,8 @@ class Mutant:
     declares: str = ""
     """Other keys of its ``--provider`` value, as in ``omits=lse,heads=16+128``."""
     profile: str = "quick"
-    """The smallest profile that has a size at which the fault shows."""
+    """The smallest profile that has a size at which the fault shows, and time for it: others of its kind may stand for
+    it in a smaller one."""
 
     @property
     def path(self) -> Path:

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Column, Table
 
 from waveproof.golden.judges.evidence import most_false_alarms
-from waveproof.perf.figures_evidence import (
+from waveproof.selftest.judge_figures import (
     CONFIDENCE,
     LOOSE_ALPHA,
     Detection,

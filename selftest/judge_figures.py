@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from waveproof.golden.judges.bettors import FIRST, IMPOSSIBLE, REST, Step, everyone
+from waveproof.golden.judges.bettors import everyone
 from waveproof.golden.judges.evidence import (
     Evidence,
     dkw_test,
@@ -26,6 +26,7 @@ from waveproof.golden.judges.evidence import (
     two_sample_g,
 )
 from waveproof.golden.judges.martingale import ROUNDING, WINDOW, Wealth, bounds
+from waveproof.golden.judges.symbols import FIRST, IMPOSSIBLE, REST, Step
 from waveproof.selftest.faulty_decoders import Decoder, World, faulty, filtered, honest, make_world, plain, stream
 
 Floats = NDArray[np.float64]
@@ -322,7 +323,7 @@ def watch(
 
 @dataclass(frozen=True)
 class _Table:
-    """What the test is told in each context [C], as :class:`waveproof.golden.judges.bettors.Step` wants it."""
+    """What the test is told in each context [C], as :class:`waveproof.golden.judges.symbols.Step` wants it."""
 
     bound: Floats
     column: Ints
