@@ -269,8 +269,8 @@ def test_decisions_at_vocabulary(bench: Bench, vocab_size: int, block: bool, see
 @pytest.mark.broad
 @BLOCKS
 def test_accept_sampling_at_vocabulary(bench: Bench, vocab_size: int, block: bool, seed: int) -> None:
-    filters = {"temperature": (0.7, 1.0), "top_k": (50, TOP_K_ALL), "top_p": (0.95, 1.0)}
-    case = AcceptCase(max(vocab_size, 2), 4, **filters, block=block, cut=(1, 0), dtype="bfloat16", seed=seed)
+    limits = ((0.7, 1.0), (50, TOP_K_ALL), (0.95, 1.0))
+    case = AcceptCase(max(vocab_size, 2), 4, *limits, block=block, cut=(1, 0), dtype="bfloat16", seed=seed)
     bench.conforms(case.call(ACCEPT, bench.path))
 
 

@@ -220,13 +220,13 @@ def bracket(
                 probes.append((trial.row, trial.at(boundary.low)))
                 meant.append((at, trial.due[boundary.right], None))
     loose: dict[tuple[int, Boundary], None] = {}
-    for (at, due, boundary), (_, coins), got in zip(meant, probes, ask(probes), strict=True):
+    for (at, due, beside), (_, coins), got in zip(meant, probes, ask(probes), strict=True):
         if fits(due, got, vocab_size):
             continue
-        if boundary is None:
+        if beside is None:
             shown.setdefault(at, (coins, got))
         else:
-            loose[at, boundary] = None
+            loose[at, beside] = None
     probes = []
     again = []
     for at, step in loose:

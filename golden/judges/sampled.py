@@ -80,7 +80,7 @@ def judge_neighbours(
 ) -> Judgement:
     """Rows that are alike agree as often as independent draws do: the sum of squares of the law.
 
-    Disjoint pairs of rows whose distance is a power of two, as blocks and waves of a kernel have it. ``alpha`` is shared
+    Disjoint pairs of rows whose distance is a power of two, as blocks and waves have it. ``alpha`` is shared
     among the distances, each of which is tested on the pairs from row 0 on and on those between them.
     """
     drawn = [outcome_of(count, line) for count, line in zip(outputs[0].tolist(), outputs[1].tolist(), strict=True)]
