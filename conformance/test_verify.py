@@ -59,7 +59,13 @@ def test_accept_sampling_follows_its_coins(bench: Bench, case: AcceptCase) -> No
 @pytest.mark.parametrize("coin", [0.0, LAST_COIN], ids=["zero", "last"])
 def test_coin_at_the_end_of_its_range(bench: Bench, coin: float, block: bool, seed: int) -> None:
     # No coin may ever draw a token without probability: not 0, and not the last float below 1 (sglang#35771).
-    call = ChainCase(300, 3, CHAIN_KINDS, block, layout="padded-vocab", seed=seed).call()
+    # Nor one beyond the vocabulary: sums over its end, in the order of a scan, need not stay what they are.
+    for vocab_size in (31, 300):
+        call = ChainCase(vocab_size, 3, CHAIN_KINDS, block, layout="padded-vocab", seed=seed).call()
+        coins_at_the_end(bench, call, coin)
+
+
+def coins_at_the_end(bench: Bench, call: Call, coin: float) -> None:
     for coins, final in ((coin, 0.5), (LAST_COIN, coin), (0.0, coin)):
         batch, drafts = call.tensor("coins").shape
         bench.conforms(
@@ -204,8 +210,10 @@ def test_joint_law_of_a_block(bench: Bench, block: bool, seed: int) -> None:
 @BLOCKS
 @pytest.mark.parametrize("filtered", [False, True], ids=["unfiltered", "filtered"])
 def test_law_of_accept_sampling(bench: Bench, filtered: bool, block: bool, seed: int) -> None:
-    top_k, top_p = ((4, 3, 6, 5), (0.7, 1.0, 0.7, 0.8)) if filtered else ((TOP_K_ALL,) * 4, (1.0,) * 4)
-    case = AcceptCase(8, 3, (1.5, 0.5, 2.0, 0.7), top_k, top_p, block, (0, 0, 1, 2), seed=seed)
+    top_k, top_p = (TOP_K_ALL,) * 8, (1.0,) * 8
+    if filtered:
+        top_k, top_p = (4, 3, 6, 5, 3, 4, 5, 6), (0.7, 1.0, 0.7, 0.8, 0.6, 0.8, 0.9, 0.75)
+    case = AcceptCase(8, 3, (1.5, 0.5, 2.0, 0.7) * 2, top_k, top_p, block, (0, 0, 1, 2) * 2, seed=seed)
     bench.has_law(case.call(ACCEPT, bench.path))
 
 
@@ -243,7 +251,7 @@ def test_chain_at_vocabulary(bench: Bench, vocab_size: int, block: bool, seed: i
         cumulative = weights.cumsum(0) / weights.sum()
         middle = float(cumulative[place] - 0.5 * weights[place] / weights.sum())
         # In the middle of the heavy token, and halfway through what lies behind it.
-        final[row] = min(0.5 * (1.0 + float(cumulative[place])), LAST_COIN) if behind else middle
+        final[row] = 0.5 * (1.0 + float(cumulative[place])) if behind and place < vocab_size - 1 else middle
     coins = torch.tensor([[LAST_COIN], [0.0]]).repeat(2 * len(places), 1)
     candidates = case.tensor("candidates").clone()
     for row in range(rows):

@@ -60,7 +60,8 @@ WANTED = (0.5, 2.0, 2.0)
 
 
 @pytest.fixture(autouse=True)
-def _needed() -> None:
+def _needed(engine_table: EngineTable) -> None:
+    engine_table.engine = "vLLM"
     if reason := why_not_installed():
         pytest.skip(UNAVAILABLE + reason)
 

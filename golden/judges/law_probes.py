@@ -138,7 +138,7 @@ def coins_beside_steps(tree: Node, count: int, distance: float) -> list[list[flo
             continue
         edges = visit.choice.edges
         for edge in sorted({float(edges[at]) for at in (0, len(edges) // 2, len(edges) - 1)}):
-            for coin in (edge * (1.0 - distance), edge * (1.0 + distance)):
+            for coin in (edge * (1.0 - distance), min(edge * (1.0 + distance), 0.5 * (1.0 + edge))):
                 coins = [0.5] * count
                 for place, value in (*visit.path, (visit.choice.coin, coin)):
                     coins[place] = float(np.float32(min(value, LAST_COIN)))

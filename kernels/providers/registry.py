@@ -140,6 +140,7 @@ def builtin_implementations() -> tuple[Implementation, ...]:
         sglang_prefill,
         sglang_verify,
         transformers_verify,
+        vllm_verify,
     )
 
     modules = (
@@ -156,6 +157,7 @@ def builtin_implementations() -> tuple[Implementation, ...]:
         sglang_prefill,
         sglang_heads,
         transformers_verify,
+        vllm_verify,
         aiter_kernels,
         flashinfer_kernels,
         aiter_mla,

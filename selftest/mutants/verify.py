@@ -212,15 +212,15 @@ _ACCEPT = _of(
     {
         OUTCOME: """
             greedy temperature_ignored temperature_inverted temperature_of_first_request filters_of_first_request
-            largest_top_k_for_all limits_repeated_by_slot top_k_ignored top_p_ignored top_p_first
+            largest_top_k_for_all limits_repeated_by_slot top_k_ignored top_p_ignored
             filtered_not_renormalised sparse_path_without_top_p dense_path_unfiltered draft_filtered_too draft_heated
             target_of_next_slot slots_by_requests block_flag_dropped target_instead_of_residual draft_ignored
             at_the_step last_token_for_high_coins cut_ignored cut_one_late cut_one_early cut_of_first_request
             cut_of_request_before cut_draws_from_target cut_draws_from_residual cut_keeps_token_of_whole_chain
-            cut_repeats_last_accepted cut_where_nothing_was_lost cut_counts_uncut ignores_strides int64_k_as_int32
+            cut_repeats_last_accepted cut_where_nothing_was_lost cut_counts_uncut ignores_strides
             bad_row_spoils_batch
             """,
-        LAW: "temperature_last bonus_unfiltered half_precision_logits",
+        LAW: "temperature_last bonus_unfiltered half_precision_logits top_p_first int64_k_as_int32",
         INPUT: "divides_logits_in_place",
         REFUSED: "unknown_path_is_dense",
         ACCEPTED: "raises_on_infinite_logit refuses_bfloat16_logits",

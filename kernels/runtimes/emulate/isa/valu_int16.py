@@ -32,6 +32,27 @@ valu("V_MAX_I16", signature="i16 i16 -> i16")(np.maximum)
 valu("V_MIN_I16", signature="i16 i16 -> i16")(np.minimum)
 
 
+@valu("V_MIN3_I16", signature="i16 i16 i16 -> i16")
+@valu("V_MIN3_U16", signature="u16 u16 u16 -> u16")
+def minimum3(a: Array, b: Array, c: Array) -> Array:
+    """Least of three."""
+    return np.minimum(np.minimum(a, b), c)
+
+
+@valu("V_MAX3_I16", signature="i16 i16 i16 -> i16")
+@valu("V_MAX3_U16", signature="u16 u16 u16 -> u16")
+def maximum3(a: Array, b: Array, c: Array) -> Array:
+    """Greatest of three."""
+    return np.maximum(np.maximum(a, b), c)
+
+
+@valu("V_MED3_I16", signature="i16 i16 i16 -> i16")
+@valu("V_MED3_U16", signature="u16 u16 u16 -> u16")
+def median(a: Array, b: Array, c: Array) -> Array:
+    """Middle one of three."""
+    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+
+
 @valu("V_LSHLREV_B16", signature="u16 u16 -> u16")
 def shift_left(count: Array, value: Array) -> Array:
     """D = S1 << S0[3:0]."""
