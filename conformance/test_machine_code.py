@@ -101,6 +101,7 @@ def test_merge_compiles(bench: Bench) -> None:
 VERIFY = ("chain_verify", "accept_sampling", "seeded_chain_verify", "tree_verify_greedy")
 
 
+@pytest.mark.slow
 @pytest.mark.operator(*VERIFY, runtimes=("compile",))
 def test_verify_compiles(bench: Bench) -> None:
     """Verifiers of draft tokens at the vocabulary of Kimi K3 with 3 draft tokens, token by token and as a block."""
@@ -112,6 +113,7 @@ def test_verify_compiles(bench: Bench) -> None:
             bench.hold(judgement)
 
 
+@pytest.mark.slow
 @pytest.mark.operator("chain_verify", runtimes=("compile",))
 def test_offsets_of_verify_fit_at_serving_scale(bench: Bench) -> None:
     """With 4,096 requests of 3 draft tokens and 163,840 values a row no address overflows 32 bits that hold it."""

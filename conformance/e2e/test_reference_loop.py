@@ -182,6 +182,7 @@ def test_lossy_threshold_is_found(bench: Bench, engine_table: EngineTable, seed:
 
 
 @pytest.mark.slow
+@pytest.mark.broad
 @pytest.mark.operator("chain_verify", runtimes=FAST)
 @pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 def test_target_instead_of_residual_is_found(bench: Bench, engine_table: EngineTable, seed: int, block: bool) -> None:

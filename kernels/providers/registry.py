@@ -61,6 +61,8 @@ class Implementation:
     """Of mla_prefill: whether it takes only requests with a key for each query and no more."""
     asked: str = ""
     """The one question that it is here for, as tests name it; empty for one that is held to the whole contract."""
+    row_by_row: bool = False
+    """Whether it is called once a row, so that a batch takes as long as a kernel where one is interpreted."""
     token_by_token: bool = False
     """Of chain_verify: whether it has no block verification."""
 
@@ -101,10 +103,11 @@ class Subject:
     @property
     def slow(self) -> bool:
         """Whether a call takes a second and more: Triton's interpreter, or on the emulated device a compiled Triton
-        kernel, or assembly for many heads.
+        kernel, or assembly for many heads; or a function that takes one row a call.
         """
         assembly = self.implementation.assembly and min(self.implementation.heads, default=0) <= 16
-        return self.runtime == "interpret" or (self.runtime == "emulate" and not assembly)
+        emulated = self.runtime == "emulate" and not assembly
+        return self.runtime == "interpret" or emulated or self.implementation.row_by_row
 
     @property
     def where(self) -> str:

@@ -105,6 +105,7 @@ IMPLEMENTATIONS = (
         packages=("transformers",),
         distribution="transformers",
         origin="transformers/generation/utils.py:_speculative_sampling",
+        row_by_row=True,
         token_by_token=True,
     ),
 )

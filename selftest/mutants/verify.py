@@ -218,9 +218,9 @@ _ACCEPT = _of(
             at_the_step last_token_for_high_coins cut_ignored cut_one_late cut_one_early cut_of_first_request
             cut_of_request_before cut_draws_from_target cut_draws_from_residual cut_keeps_token_of_whole_chain
             cut_repeats_last_accepted cut_where_nothing_was_lost cut_counts_uncut ignores_strides
-            bad_row_spoils_batch
+            int64_k_as_int32 bad_row_spoils_batch
             """,
-        LAW: "temperature_last bonus_unfiltered half_precision_logits top_p_first int64_k_as_int32",
+        LAW: "temperature_last bonus_unfiltered half_precision_logits top_p_first",
         INPUT: "divides_logits_in_place",
         REFUSED: "unknown_path_is_dense",
         ACCEPTED: "raises_on_infinite_logit refuses_bfloat16_logits",
