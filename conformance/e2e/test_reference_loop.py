@@ -182,7 +182,6 @@ def test_lossy_threshold_is_found(bench: Bench, engine_table: EngineTable, seed:
 
 
 @pytest.mark.slow
-@pytest.mark.broad
 @pytest.mark.operator("chain_verify", runtimes=FAST)
 @pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 def test_target_instead_of_residual_is_found(bench: Bench, engine_table: EngineTable, seed: int, block: bool) -> None:
@@ -200,6 +199,7 @@ def test_target_instead_of_residual_is_found(bench: Bench, engine_table: EngineT
     hold(bench, engine_table, setting, llamas(), seed, filters(bench), "unfaithful", faulty)
 
 
+@pytest.mark.slow
 @pytest.mark.operator("chain_verify", runtimes=FAST)
 def test_chain_over_a_table(bench: Bench, engine_table: EngineTable, seed: int) -> None:
     setting = Setting("drawn", loop.chain(trigrams().draft, DRAFT_TOKENS), loop.chain_verify(False))
