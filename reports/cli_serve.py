@@ -52,7 +52,7 @@ def serve_check(
     least_bias: Annotated[
         float,
         typer.Option(
-            min=0.01, max=1.0, help="Total variation that two samples must show before they may count as of one law."
+            min=0.01, max=1.0, help="Two samples are of one law only if this total variation would have been found; else inconclusive."
         ),
     ] = 0.4,
     seeds_must_repeat: Annotated[
