@@ -52,7 +52,9 @@ def serve_check(
     least_bias: Annotated[
         float,
         typer.Option(
-            min=0.01, max=1.0, help="Two samples are of one law only if this total variation would have been found; else inconclusive."
+            min=0.01,
+            max=1.0,
+            help="Two samples are of one law only if this total variation would have been found, else inconclusive.",
         ),
     ] = 0.4,
     seeds_must_repeat: Annotated[
