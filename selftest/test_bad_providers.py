@@ -120,7 +120,7 @@ def test_never_called(run: Run, name: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ("top_z_renorm", "unknown operator 'top_z_renorm'; known: merge_state, mla_decode, "),
+        ("top_z_renorm", "unknown operator 'top_z_renorm'; known: accept_sampling, chain_verify, "),
         ("absent.py", "absent.py does not exist"),
         (":absent", "defines no 'absent'; it defines: "),
         ("exact-z", "top_k_renorm_prob has no variant 'exact-z'; it has: threshold, exact-k"),

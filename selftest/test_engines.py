@@ -193,7 +193,7 @@ def test_infinite_statistic_survives_the_record() -> None:
 
 @pytest.mark.parametrize("options", [(), ("-n2",)], ids=["alone", "spread"])
 def test_row_of_a_run_is_printed_and_recorded(tmp_path: Path, options: tuple[str, ...]) -> None:
-    run = run_suite(tmp_path, "--runtime=cpu", "-k", "chain_over_a_table and torch", *options)
+    run = run_suite(tmp_path, "--runtime=cpu", "--profile=default", "-k", "chain_over_a_table and torch", *options)
     assert run.exit_status == 0, run.printed
     (record,) = run.of("torch")
     assert [row.verdict for row in record.engines] == ["faithful"]
