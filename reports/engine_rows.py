@@ -27,6 +27,8 @@ def render_engines(rows: Sequence[EngineRow], width: int, colour: bool) -> str:
 
     Without ``colour`` it is free of escape sequences.
     """
+    # Test processes finish in no order of engines.
+    rows = sorted(rows, key=lambda row: row.engine)
     return on_terminal([*_lines(rows, width), _error_rates(rows)], width, colour) if rows else ""
 
 
