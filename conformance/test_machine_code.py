@@ -10,7 +10,7 @@ import torch
 from waveproof.fixtures.bench import Bench
 from waveproof.fixtures.strategies.mla import AttentionCase, MergeCase, fitted
 from waveproof.fixtures.strategies.mla_calls import moved_to_the_end
-from waveproof.fixtures.strategies.verify import TreeCase
+from waveproof.fixtures.strategies.verify_trees import TreeCase
 from waveproof.golden.judges.machine_code import judge_compiled, judge_matrix_units, judge_offsets, judge_resources
 from waveproof.kernels.operators.contract import Call, Embedding, Value
 from waveproof.kernels.operators.renorm import MAX_ROWS

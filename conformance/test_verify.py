@@ -14,14 +14,7 @@ import torch
 from hypothesis import assume, given
 
 from waveproof.fixtures.bench import Bench
-from waveproof.fixtures.strategies.verify import (
-    BAD_Q,
-    CHAIN_KINDS,
-    AcceptCase,
-    ChainCase,
-    accept_cases,
-    chain_cases,
-)
+from waveproof.fixtures.strategies.verify import BAD_Q, CHAIN_KINDS, AcceptCase, ChainCase, accept_cases, chain_cases
 from waveproof.golden.judges.law_probes import coins_beside_steps, probing
 from waveproof.golden.judges.relations import judge_refused, judge_same_rows
 from waveproof.golden.references.verify import decision
@@ -32,7 +25,9 @@ from waveproof.kernels.operators.verify import LAST_COIN
 pytestmark = pytest.mark.rocm
 
 CHAIN, ACCEPT, SEEDED = "chain_verify", "accept_sampling", "seeded_chain_verify"
-BLOCKS = pytest.mark.parametrize("block", [False, True], ids=["tokens", "block"])
+BLOCKS = pytest.mark.parametrize(
+    "block", [False, pytest.param(True, marks=pytest.mark.needs("block verification"))], ids=["tokens", "block"]
+)
 
 
 # Outcomes for given coins -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from waveproof.fixtures.bench import Bench
-from waveproof.fixtures.strategies.verify import equal_logits, seeded_call
+from waveproof.fixtures.strategies.verify_sampling import equal_logits, seeded_call
 from waveproof.golden.judges.sampled import (
     judge_neighbours,
     judge_really_samples,

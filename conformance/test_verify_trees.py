@@ -14,13 +14,8 @@ import torch
 from hypothesis import given
 
 from waveproof.fixtures.bench import Bench
-from waveproof.fixtures.strategies.verify import (
-    TREES,
-    AcceptCase,
-    TreeCase,
-    accept_cases,
-    tree_cases,
-)
+from waveproof.fixtures.strategies.verify import AcceptCase, accept_cases
+from waveproof.fixtures.strategies.verify_trees import TREES, TreeCase, tree_cases
 from waveproof.golden.judges.relations import judge_refused
 from waveproof.kernels.operators.renorm import TOP_K_ALL
 from waveproof.kernels.operators.verify import LAST_COIN

@@ -16,7 +16,7 @@ import torch
 from rich.table import Table
 
 from waveproof.fixtures.strategies.verify import CHAIN_KINDS, ChainCase
-from waveproof.golden.judges.evidence import samples_needed
+from waveproof.golden.judges.evidence import CASE_ALPHA, POWER, samples_needed
 from waveproof.golden.judges.law import Extracted, extract
 from waveproof.golden.references.decisions import Node, Outcome, law, visits
 from waveproof.golden.references.verify import decision
@@ -27,7 +27,6 @@ from waveproof.kernels.runtimes.process import Worker
 
 VOCABULARY, SLOTS = 8, 3
 BIAS = 1e-4
-ALPHA, POWER = 1e-6, 0.99
 CALL_SECONDS = 300.0
 
 
@@ -52,7 +51,7 @@ class LawFigures:
     caught: int
     """Cases in which the bias was found, of those with a choice."""
     samples: int
-    """That a G-test needs for a total variation of ``BIAS`` in the median case, at ``ALPHA`` and ``POWER``."""
+    """That a G-test needs for a total variation of ``BIAS`` in the median case, at ``CASE_ALPHA`` and ``POWER``."""
 
 
 def drawn(cases: int, block: bool, seed: int) -> Call:
@@ -84,8 +83,17 @@ def measure(cases: int, runtime: str, arch: str, provider: str = "sglang", seed:
             trees = [decision(call, row) for row in range(cases)]
             chooses = [row for row, tree in enumerate(trees) if _chooses(tree)]
             caught = len({one.row for one in biased.misplaced} & set(chooses))
-            samples = sorted(samples_needed(_masses(trees[row]), BIAS, ALPHA, POWER) for row in chooses)
-            yield LawFigures(subject, block, cases, len(chooses), due, biased, caught, samples[len(samples) // 2])
+            samples = sorted(samples_needed(_masses(trees[row]), BIAS, CASE_ALPHA, POWER) for row in chooses)
+            yield LawFigures(
+                subject=subject,
+                block=block,
+                cases=cases,
+                with_choice=len(chooses),
+                due=due,
+                biased=biased,
+                caught=caught,
+                samples=samples[len(samples) // 2],
+            )
     finally:
         worker.close()
 
@@ -93,8 +101,8 @@ def measure(cases: int, runtime: str, arch: str, provider: str = "sglang", seed:
 def _runner(worker: Worker, subject: Subject) -> Callable[[Call], Sequence[torch.Tensor]]:
     def run(call: Call) -> Sequence[torch.Tensor]:
         outcome = worker.call(subject, call, CALL_SECONDS)
-        if outcome.error is not None:
-            raise LawUnreadable(f"{subject.id}: {outcome.error['message']}")
+        if outcome.fault:
+            raise LawUnreadable(f"{subject.id}: {outcome.fault}")
         return outcome.outputs
 
     return run

@@ -291,10 +291,8 @@ def _ratio(value: float, base: float) -> float | None:
 
 
 def _returned(outcome: Outcome) -> Outcome:
-    if outcome.error is not None:
-        raise WrongResult(f"raised {outcome.error['type']}: {outcome.error['message']}")
-    if outcome.incidents:
-        raise WrongResult(f"{outcome.incidents[0].kind}: {outcome.incidents[0].detail}")
+    if outcome.fault:
+        raise WrongResult(outcome.fault)
     if not outcome.launches:
         raise WrongResult("launched no kernel: nothing is to be counted")
     return outcome

@@ -252,10 +252,8 @@ def _limit(implementation: Implementation, rows: int) -> dict[str, Value]:
 
 
 def _returned(outcome: Outcome, subject: Subject) -> Outcome:
-    if outcome.error is not None:
-        raise WrongResult(f"{subject.id} raised {outcome.error['type']}: {outcome.error['message']}")
-    for incident in outcome.incidents:
-        raise WrongResult(f"{subject.id}: {incident.kind}: {incident.detail}")
+    if outcome.fault:
+        raise WrongResult(f"{subject.id}: {outcome.fault}")
     return outcome
 
 

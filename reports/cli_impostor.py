@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waveproof.fixtures.equal_logits import Draws
+    from waveproof.fixtures.eagle_draws import Draws
     from waveproof.fixtures.greedy_impostor import Release, Verdict
 
 _STYLES = {"samples": "green", "undecided": "yellow"}
@@ -78,7 +78,7 @@ def notes(releases: Sequence[Release]) -> list[str]:
 
 def _observed() -> list[str]:
     """What the installed ``eagle_sample`` did, without and with rejection sampling."""
-    from waveproof.fixtures.equal_logits import draws
+    from waveproof.fixtures.eagle_draws import draws
     from waveproof.kernels.runtimes.process import Crashed, TimedOut, Unavailable
 
     try:

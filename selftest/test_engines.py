@@ -13,7 +13,8 @@ import torch
 from waveproof.fixtures.engines import loop
 from waveproof.fixtures.engines.table import EngineTable
 from waveproof.fixtures.models.trigram import Trigram, trigram
-from waveproof.golden.judges.generated import ALPHA, CONTROL, LAW, PLAIN, Sampled, judge, judge_same
+from waveproof.golden.judges.evidence import CASE_ALPHA
+from waveproof.golden.judges.generated import CONTROL, LAW, PLAIN, Sampled, judge, judge_same
 from waveproof.golden.judges.judgement import Nonconformance
 from waveproof.golden.references.joint_law import TEMPERATURE_LAST, Filter, joint_law
 from waveproof.kernels.operators.contract import Call
@@ -58,62 +59,66 @@ HONEST = Sampled(
 
 
 def test_honest_engine_is_faithful() -> None:
-    evidence, verdict, reason = judge(HONEST, law(), ALPHA)
-    assert (verdict, reason, evidence.n, evidence.alpha) == ("faithful", "", STREAMS, ALPHA)
+    evidence, verdict, reason = judge(HONEST, law(), CASE_ALPHA)
+    assert (verdict, reason, evidence.n, evidence.alpha) == ("faithful", "", STREAMS, CASE_ALPHA)
     assert HONEST.accepted_per_step == 1.2
     assert HONEST.rejected_per_step == 0.8
 
 
 @pytest.mark.parametrize("accepted", [0, 100])
 def test_speculation_that_shows_nothing_is_inconclusive(accepted: int) -> None:
-    judged = judge(replace(HONEST, accepted=accepted), law(), ALPHA)
+    judged = judge(replace(HONEST, accepted=accepted), law(), CASE_ALPHA)
     assert judged.verdict == "inconclusive"
     assert "none of 100 draft tokens" in judged.reason
 
 
 def test_plain_engine_has_nothing_to_accept() -> None:
-    assert judge(replace(HONEST, draft_kind=PLAIN, drafted=0, accepted=0, steps=0), law(), ALPHA).verdict == "faithful"
+    assert (
+        judge(replace(HONEST, draft_kind=PLAIN, drafted=0, accepted=0, steps=0), law(), CASE_ALPHA).verdict
+        == "faithful"
+    )
 
 
 def test_too_few_generations_are_inconclusive() -> None:
-    judged = judge(replace(HONEST, sequences=drawn(streams=100)), law(), ALPHA)
+    judged = judge(replace(HONEST, sequences=drawn(streams=100)), law(), CASE_ALPHA)
     assert judged.verdict == "inconclusive"
     assert "has to show" in judged.reason
 
 
 def test_another_temperature_is_unfaithful_even_where_nothing_was_accepted() -> None:
     other = replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6)), accepted=0)
-    assert judge(other, law(), ALPHA).verdict == "unfaithful"
+    assert judge(other, law(), CASE_ALPHA).verdict == "unfaithful"
 
 
 def test_one_leaked_token_is_unfaithful() -> None:
     outside = next(token for token in range(6) if not any(tokens[0] == token for tokens in law()))
-    judged = judge(replace(HONEST, sequences=[*HONEST.sequences, (outside, 0)]), law(), ALPHA)
+    judged = judge(replace(HONEST, sequences=[*HONEST.sequences, (outside, 0)]), law(), CASE_ALPHA)
     assert judged.verdict == "unfaithful"
     assert "1 generations have no probability" in judged.reason
 
 
 def test_longer_generations_are_cut_and_shorter_ones_refused() -> None:
     assert (
-        judge(replace(HONEST, sequences=[(*tokens, 0) for tokens in HONEST.sequences]), law(), ALPHA)[1] == "faithful"
+        judge(replace(HONEST, sequences=[(*tokens, 0) for tokens in HONEST.sequences]), law(), CASE_ALPHA)[1]
+        == "faithful"
     )
     with pytest.raises(ValueError, match="must have the 2 tokens"):
-        judge(replace(HONEST, sequences=[*HONEST.sequences, (1,)]), law(), ALPHA)
+        judge(replace(HONEST, sequences=[*HONEST.sequences, (1,)]), law(), CASE_ALPHA)
 
 
 def test_plain_decoding_of_the_same_law_is_faithful_and_of_another_is_not() -> None:
     plain = replace(HONEST, draft_kind=PLAIN, sequences=drawn(seed=1))
-    evidence, verdict, _ = judge_same(plain, HONEST, ALPHA)
+    evidence, verdict, _ = judge_same(plain, HONEST, CASE_ALPHA)
     assert (verdict, evidence.n) == ("faithful", 2 * STREAMS)
     other = replace(plain, sequences=drawn(replace(FILTER, temperature=1.6)))
-    _, verdict, reason = judge_same(other, HONEST, ALPHA)
+    _, verdict, reason = judge_same(other, HONEST, CASE_ALPHA)
     assert verdict == "unfaithful"
     assert "its own plain decoding" in reason
 
 
 @pytest.mark.parametrize("accepted", [0, 100])
 def test_against_plain_decoding_too_speculation_has_to_show_something(accepted: int) -> None:
-    judged = judge_same(replace(HONEST, sequences=drawn(seed=1)), replace(HONEST, accepted=accepted), ALPHA)
+    judged = judge_same(replace(HONEST, sequences=drawn(seed=1)), replace(HONEST, accepted=accepted), CASE_ALPHA)
     assert judged.verdict == "inconclusive"
     assert "none of 100 draft tokens" in judged.reason
 
@@ -121,7 +126,7 @@ def test_against_plain_decoding_too_speculation_has_to_show_something(accepted: 
 def test_generations_of_two_lengths_are_not_compared() -> None:
     shorter = [tokens[:1] for tokens in HONEST.sequences]
     with pytest.raises(ValueError, match=r"of one length, got \[1, 2\]"):
-        judge_same(replace(HONEST, sequences=shorter), HONEST, ALPHA)
+        judge_same(replace(HONEST, sequences=shorter), HONEST, CASE_ALPHA)
 
 
 # The table ----------------------------------------------------------------------------------------------------------
@@ -129,16 +134,16 @@ def test_generations_of_two_lengths_are_not_compared() -> None:
 
 def test_table_holds_what_was_expected_and_what_was_not() -> None:
     table = EngineTable()
-    table.expect(HONEST, law(), ALPHA)
+    table.expect(HONEST, law(), CASE_ALPHA)
     with pytest.raises(Nonconformance, match="passes for faithful"):
-        table.expect(HONEST, law(), ALPHA, "unfaithful")
+        table.expect(HONEST, law(), CASE_ALPHA, "unfaithful")
     with pytest.raises(Nonconformance, match="inconclusive: none of 100"):
-        table.expect(replace(HONEST, accepted=0), law(), ALPHA)
+        table.expect(replace(HONEST, accepted=0), law(), CASE_ALPHA)
     # Nor does a control pass for having shown nothing.
     with pytest.raises(Nonconformance, match="inconclusive: none of 100"):
-        table.expect(replace(HONEST, accepted=0), law(), ALPHA, "unfaithful")
+        table.expect(replace(HONEST, accepted=0), law(), CASE_ALPHA, "unfaithful")
     with pytest.raises(Nonconformance, match="does not sample"):
-        table.expect(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), law(), ALPHA)
+        table.expect(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), law(), CASE_ALPHA)
     assert [judgement.rule for judgement in table.judgements] == [LAW, CONTROL, LAW, LAW, LAW]
     assert table.judgements[0].severity < 1 < table.judgements[4].severity
     printed = render_engines(table.rows, 120, colour=False).splitlines()
@@ -156,11 +161,11 @@ def test_table_holds_what_was_expected_and_what_was_not() -> None:
 
 def test_two_samples_are_one_row() -> None:
     table = EngineTable()
-    table.expect_same_law(replace(HONEST, draft_kind=PLAIN, sequences=drawn(seed=1)), HONEST, ALPHA)
+    table.expect_same_law(replace(HONEST, draft_kind=PLAIN, sequences=drawn(seed=1)), HONEST, CASE_ALPHA)
     (row,) = table.rows
     assert (row.draft_kind, row.n, row.seconds, row.verdict) == ("draft", 2 * STREAMS, 2.0, "faithful")
     with pytest.raises(Nonconformance, match="plain decoding"):
-        table.expect_same_law(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), HONEST, ALPHA)
+        table.expect_same_law(replace(HONEST, sequences=drawn(replace(FILTER, temperature=1.6))), HONEST, CASE_ALPHA)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -168,7 +173,7 @@ def test_table_fits_the_terminal(width: int) -> None:
     """With figures whole, and both error rates below: the power is that of the row that has least."""
     table = EngineTable()
     kind = "a draft that is described in more words than there is room for, T=0.8 k=5 p=0.9"
-    table.expect(replace(HONEST, draft_kind=kind, seconds=1234.5), law(), ALPHA)
+    table.expect(replace(HONEST, draft_kind=kind, seconds=1234.5), law(), CASE_ALPHA)
     weaker = table.rows[0].model_copy(update={"power": 0.95, "verdict": "unfaithful", "expected": "unfaithful"})
     printed = render_engines([*table.rows, weaker], width, colour=False)
     assert max(map(len, printed.splitlines())) <= width
@@ -186,7 +191,7 @@ def test_table_fits_the_terminal(width: int) -> None:
 def test_infinite_statistic_survives_the_record() -> None:
     table = EngineTable()
     outside = next(token for token in range(6) if not any(tokens[0] == token for tokens in law()))
-    table.expect(replace(HONEST, sequences=[*HONEST.sequences, (outside, 0)]), law(), ALPHA, "unfaithful")
+    table.expect(replace(HONEST, sequences=[*HONEST.sequences, (outside, 0)]), law(), CASE_ALPHA, "unfaithful")
     record = Record(id="x", test="x", verdict=Verdict.PASS, engines=tuple(table.rows))
     assert Record.model_validate_json(record.model_dump_json()).engines[0].statistic == float("inf")
 
@@ -244,7 +249,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_right_verifier_is_faithful(name: str) -> None:
     sampled = run(SETTINGS[name])
-    judged = judge(sampled, law(), ALPHA)
+    judged = judge(sampled, law(), CASE_ALPHA)
     assert judged.verdict == "faithful", judged.reason
     assert 0.1 < sampled.accepted_per_step < 1.9
     assert sampled.accepted_per_step + sampled.rejected_per_step == pytest.approx(2.0)
@@ -281,12 +286,12 @@ def final_coin_ignored(call: Call) -> loop.Verified:
 )
 def test_wrong_verifier_is_found(fault: loop.Verifying) -> None:
     torch.manual_seed(0)
-    assert judge(run(SETTINGS["token"], fault), law(), ALPHA).verdict == "unfaithful"
+    assert judge(run(SETTINGS["token"], fault), law(), CASE_ALPHA).verdict == "unfaithful"
 
 
 def test_lossy_threshold_is_found() -> None:
     lossy = loop.Setting("tree", TREE, loop.target_only_verify(threshold_acc=0.5))
-    assert judge(run(lossy), law(), ALPHA).verdict == "unfaithful"
+    assert judge(run(lossy), law(), CASE_ALPHA).verdict == "unfaithful"
 
 
 def test_equal_seeds_give_equal_streams() -> None:

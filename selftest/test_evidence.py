@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from waveproof.golden.judges.budget import Budget, BudgetExceeded
 from waveproof.golden.judges.evidence import (
     LEAST_EXPECTED,
     RARE_SHARE,
-    Budget,
-    BudgetExceeded,
     Evidence,
     UnusableSample,
     detectable_bias,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from waveproof.fixtures.equal_logits import draws
+from waveproof.fixtures.eagle_draws import draws
 from waveproof.fixtures.greedy_impostor import Verdict, bound_on_hip, installed, verdict_of
 from waveproof.fixtures.hip_branches import NoSource
-from waveproof.fixtures.strategies.verify import equal_logits
+from waveproof.fixtures.strategies.verify_sampling import equal_logits
 from waveproof.kernels.providers import pytorch_verify
 from waveproof.kernels.runtimes.catalogue import installed as is_installed
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from waveproof.fixtures.strategies.verify import CHAIN_KINDS, ChainCase, TreeCase
+from waveproof.fixtures.strategies.verify import CHAIN_KINDS, ChainCase
+from waveproof.fixtures.strategies.verify_trees import TreeCase
 from waveproof.golden.judges.law import LAW, extract, judge_law
-from waveproof.golden.judges.law_probes import probing
+from waveproof.golden.judges.law_probes import Run, probing
 from waveproof.golden.judges.verify import OUTCOME, judge_outcomes, outcome_of
 from waveproof.golden.references.decisions import Outcome
 from waveproof.kernels.operators.contract import Call
@@ -27,7 +28,7 @@ def tree(call: Call) -> Outputs:
     return pytorch_verify.target_only_verify(*call.arguments.values())  # type: ignore[arg-type]
 
 
-def moved_final_coin(bias: float):  # type: ignore[no-untyped-def]
+def moved_final_coin(bias: float) -> Run:
     def run(call: Call) -> Outputs:
         return chain(call.with_arguments(final_coins=(call.tensor("final_coins") + bias).clamp(max=LAST_COIN)))
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from waveproof.fixtures.strategies.verify import TREES, ChainCase, TreeCase
+from waveproof.fixtures.strategies.verify import ChainCase
+from waveproof.fixtures.strategies.verify_trees import TREES, TreeCase
 from waveproof.golden.references.decisions import Choice, Outcome, explain, law, legal, visits
 from waveproof.golden.references.verify import Chain, Law, Tree, coins_of, decision
 from waveproof.selftest.emulate.exact_verifier import verify_block, verify_tokens

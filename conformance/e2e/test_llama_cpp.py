@@ -25,7 +25,8 @@ from waveproof.fixtures.engines.llama_cpp import Client, DraftKind, LlamaServer,
 from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.gguf_file import tiny_vocabulary, write_gguf
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
-from waveproof.golden.judges.generated import ALPHA, CONTROL, Sampled
+from waveproof.golden.judges.evidence import CASE_ALPHA
+from waveproof.golden.judges.generated import CONTROL, Sampled
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.golden.references.joint_law import TEMPERATURE_FIRST, TEMPERATURE_LAST, Filter, joint_law
 
@@ -134,13 +135,13 @@ def test_texts_follow_the_target(
     seed += CASES.index((kind, name))
     with start_llama_server(files.settings(kind)) as server:
         sampled = _sample(server, FILTERS[name], texts, seed)
-    engine_table.expect(sampled, _law(FILTERS[name]), ALPHA)
+    engine_table.expect(sampled, _law(FILTERS[name]), CASE_ALPHA)
 
 
 @pytest.mark.parametrize("kind", TOKEN_MATCH)
 def test_token_match_changes_no_token(files: Files, engine_table: EngineTable, seed: int, kind: DraftKind) -> None:
     forks, sampled = _forks(files, seed, kind)
-    engine_table.expect(sampled, _law(UNFILTERED), ALPHA)
+    engine_table.expect(sampled, _law(UNFILTERED), CASE_ALPHA)
     most = _most_forks(len(sampled.sequences))
     engine_table.hold(
         Judgement(
@@ -167,7 +168,7 @@ def test_texts_as_shipped_are_those_of_plain_decoding(
     named = replace(
         sampled, engine=f"{sampled.engine} as shipped", draft_kind=f"{sampled.draft_kind} against plain decoding"
     )
-    engine_table.expect_same_law(plain, named, ALPHA)
+    engine_table.expect_same_law(plain, named, CASE_ALPHA)
 
 
 def test_log_probabilities_are_those_of_float64(files: Files, engine_table: EngineTable, seed: int) -> None:
@@ -213,7 +214,7 @@ def test_synthetic_acceptance_is_found(
 ) -> None:
     with start_llama_server(files.settings(kind, synth_len=2.5)) as server:
         sampled = _sample(server, UNFILTERED, texts, seed)
-    engine_table.expect(sampled, _law(UNFILTERED), ALPHA, "unfaithful")
+    engine_table.expect(sampled, _law(UNFILTERED), CASE_ALPHA, "unfaithful")
 
 
 @pytest.mark.parametrize("fault", PLANTED)
@@ -222,7 +223,7 @@ def test_planted_fault_is_found(files: Files, engine_table: EngineTable, texts: 
     with start_llama_server(files.settings("draft-probabilistic")) as server:
         sampled = _sample(server, filter, texts, seed, planted=planted)
     named = replace(sampled, draft_kind=f"{sampled.draft_kind}, {fault}")
-    engine_table.expect(named, _law(filter), ALPHA, "unfaithful")
+    engine_table.expect(named, _law(filter), CASE_ALPHA, "unfaithful")
 
 
 def test_draft_that_nobody_verifies_is_found(files: Files, engine_table: EngineTable, texts: int, seed: int) -> None:
@@ -241,12 +242,12 @@ def test_draft_that_nobody_verifies_is_found(files: Files, engine_table: EngineT
         accepted=texts,
         steps=texts,
     )
-    engine_table.expect(named, _law(UNFILTERED), ALPHA, "unfaithful")
+    engine_table.expect(named, _law(UNFILTERED), CASE_ALPHA, "unfaithful")
 
 
 def test_synthetic_acceptance_changes_tokens(files: Files, engine_table: EngineTable, seed: int) -> None:
     forks, sampled = _forks(files, seed, "draft", synth_len=2.5)
-    engine_table.expect(sampled, _law(UNFILTERED), ALPHA, "unfaithful")
+    engine_table.expect(sampled, _law(UNFILTERED), CASE_ALPHA, "unfaithful")
     most = _most_forks(len(sampled.sequences))
     message = f"only {forks} texts differ, and {most} may" if forks <= most else ""
     engine_table.hold(Judgement(rule=CONTROL, holds=forks > most, message=message))
@@ -269,4 +270,4 @@ def _most_forks(n: int) -> int:
     """Texts that may differ: equal coins pick other tokens where they fall into the error of the law's sums."""
     from scipy.stats import poisson
 
-    return int(poisson.isf(ALPHA, n * LENGTH * FLOAT32_ERROR))
+    return int(poisson.isf(CASE_ALPHA, n * LENGTH * FLOAT32_ERROR))

@@ -19,7 +19,8 @@ from waveproof.fixtures.engines.loop import Setting
 from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.tiny_llama import exact_logits, next_logits, tiny_llama, with_noise
 from waveproof.fixtures.models.trigram import trigram
-from waveproof.golden.judges.generated import ALPHA, MUST_DETECT, Verdict
+from waveproof.golden.judges.evidence import CASE_ALPHA
+from waveproof.golden.judges.generated import MUST_DETECT, Verdict
 from waveproof.golden.references.joint_law import Filter, joint_law
 from waveproof.kernels.operators.contract import Call
 
@@ -112,7 +113,7 @@ def hold(
             engine, kind, verifying or asked, pair.target, PROMPT, affords.length, affords.streams, one, seed
         )
         law = pair.law(affords.length, one)
-        bench.hold(table.judge(sampled, law, ALPHA, expected, must_detect=affords.must_detect))
+        bench.hold(table.judge(sampled, law, CASE_ALPHA, expected, must_detect=affords.must_detect))
 
 
 @pytest.mark.slow

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from waveproof.fixtures.bench import UNAVAILABLE
 from waveproof.fixtures.engines.llama_cpp import LlamaServer, Settings, start_llama_server
+from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.gguf_file import write_gguf
 from waveproof.fixtures.models.tiny_llama import tiny_llama, with_noise
 from waveproof.fixtures.servers.check import ServerRun, check_server
 from waveproof.fixtures.servers.client import Endpoint, Limits
 from waveproof.fixtures.servers.plan import Plan
 from waveproof.golden.judges.served import Finding, Verdict
-from waveproof.kernels.runtimes.catalogue import installed
 from waveproof.reports.serve_report import overall
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow]
@@ -41,27 +42,49 @@ TWO = replace(PLAN, temperatures=(1.0,))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
-    for package in ("transformers", "gguf", "xllamacpp", "openai", "prometheus_client"):
-        if not installed(package):
-            pytest.skip(f"{UNAVAILABLE}{package} not installed")
-    folder = tmp_path_factory.mktemp("models")
-    target = tiny_llama(VOCAB_SIZE, seed=1)
-    write_gguf(target, folder / "target.gguf")
-    write_gguf(with_noise(target, share=0.25, seed=2), folder / "draft.gguf")
-    with start_llama_server(Settings(model=folder / "target.gguf")) as server:
-        yield server
+def start_plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], LlamaServer]]:
+    """Starts llama.cpp without speculation when the first test asks for it, and ends it behind the last."""
+    with ExitStack() as stack:
+
+        @cache
+        def start() -> LlamaServer:
+            folder = tmp_path_factory.mktemp("models")
+            target = tiny_llama(VOCAB_SIZE, seed=1)
+            write_gguf(target, folder / "target.gguf")
+            write_gguf(with_noise(target, share=0.25, seed=2), folder / "draft.gguf")
+            return stack.enter_context(start_llama_server(Settings(model=folder / "target.gguf")))
+
+        yield start
+
+
+@pytest.fixture
+def plain(engine_table: EngineTable, start_plain: Callable[[], LlamaServer]) -> LlamaServer:
+    """The server; where llama.cpp is absent the test's record says so."""
+    engine_table.engine = "llama.cpp"
+    needs("transformers", "gguf", "xllamacpp", "openai", "prometheus_client")
+    return start_plain()
 
 
 def _draft(plain: LlamaServer) -> Path:
     return plain.settings.model.with_name("draft.gguf")
 
 
-def _check(server: LlamaServer, plan: Plan, against: LlamaServer | None = None) -> tuple[Verdict, ServerRun]:
-    other = Endpoint(against.base_url, against.settings.alias) if against else None
-    endpoint = Endpoint(server.base_url, server.settings.alias)
-    outcome = asyncio.run(check_server(endpoint, other, plan, lambda phase, tokens: None))
-    return overall(outcome.findings, outcome.decisive), outcome
+Check = Callable[..., tuple[Verdict, ServerRun]]
+"""Of a server and a plan, and of a second server where there is one."""
+
+
+@pytest.fixture
+def check(engine_table: EngineTable) -> Check:
+    """Checks a server and counts the requests."""
+
+    def check(server: LlamaServer, plan: Plan, against: LlamaServer | None = None) -> tuple[Verdict, ServerRun]:
+        other = Endpoint(against.base_url, against.settings.alias) if against else None
+        endpoint = Endpoint(server.base_url, server.settings.alias)
+        outcome = asyncio.run(check_server(endpoint, other, plan, lambda phase, tokens: None))
+        engine_table.requests += outcome.requests
+        return overall(outcome.findings, outcome.decisive), outcome
+
+    return check
 
 
 def _finding(outcome: ServerRun, check: str) -> Finding:
@@ -69,8 +92,8 @@ def _finding(outcome: ServerRun, check: str) -> Finding:
     return found
 
 
-def test_plain_decoding_is_faithful(plain: LlamaServer) -> None:
-    verdict, outcome = _check(plain, PLAN)
+def test_plain_decoding_is_faithful(plain: LlamaServer, check: Check) -> None:
+    verdict, outcome = check(plain, PLAN)
     assert verdict is Verdict.FAITHFUL, outcome.findings
     assert outcome.manner is not None
     assert outcome.manner.engine == "llamacpp"
@@ -80,10 +103,10 @@ def test_plain_decoding_is_faithful(plain: LlamaServer) -> None:
     assert _finding(outcome, "one seed twice").evidence.startswith("8 of 8")
 
 
-def test_speculation_is_inconclusive_by_itself_and_of_one_law_with_plain(plain: LlamaServer) -> None:
+def test_speculation_is_inconclusive_by_itself_and_of_one_law_with_plain(plain: LlamaServer, check: Check) -> None:
     settings = replace(plain.settings, draft=_draft(plain), draft_kind="draft-probabilistic")
     with start_llama_server(settings) as server:
-        verdict, outcome = _check(server, TWO, plain)
+        verdict, outcome = check(server, TWO, plain)
     assert verdict is Verdict.INCONCLUSIVE, outcome.findings
     assert "text without logprobs" in _finding(outcome, "faithful at temperature 1").evidence
     compared = _finding(outcome, "both servers, one law")
@@ -95,17 +118,17 @@ def test_speculation_is_inconclusive_by_itself_and_of_one_law_with_plain(plain: 
     assert outcome.decisive["acceptance by position"]
 
 
-def test_lossy_control_is_unfaithful(plain: LlamaServer) -> None:
+def test_lossy_control_is_unfaithful(plain: LlamaServer, check: Check) -> None:
     settings = replace(plain.settings, draft=_draft(plain), draft_kind="draft", synth_len=3.0)
     with start_llama_server(settings) as server:
-        verdict, outcome = _check(server, TWO, plain)
+        verdict, outcome = check(server, TWO, plain)
     assert verdict is Verdict.UNFAITHFUL, outcome.findings
     assert _finding(outcome, "both servers, one law").verdict is Verdict.UNFAITHFUL
 
 
-def test_server_that_was_killed_is_at_fault(plain: LlamaServer) -> None:
+def test_server_that_was_killed_is_at_fault(plain: LlamaServer, check: Check) -> None:
     with start_llama_server(plain.settings) as server:
         server.kill()
-        verdict, outcome = _check(server, replace(PLAN, limits=Limits(retries=0)))
+        verdict, outcome = check(server, replace(PLAN, limits=Limits(retries=0)))
     assert verdict is Verdict.SERVER_FAULT
     assert "unreachable" in outcome.findings[0].evidence

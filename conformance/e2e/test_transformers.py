@@ -13,7 +13,8 @@ from waveproof.fixtures.engines import assisted
 from waveproof.fixtures.engines.assisted import Speculation
 from waveproof.fixtures.engines.table import EngineTable, needs
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
-from waveproof.golden.judges.generated import ALPHA, PLAIN, Verdict
+from waveproof.golden.judges.evidence import CASE_ALPHA
+from waveproof.golden.judges.generated import PLAIN, Verdict
 from waveproof.golden.references.joint_law import Filter, joint_law
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def hold(engine_table: EngineTable, pytestconfig: pytest.Config, seed: int) -> H
         samples = SAMPLES.get(pytestconfig.option.profile, FEWEST) if honest else FEWEST
         one = FILTERS[filter]
         sampled = assisted.generate(_target(), speculation, prompt, LENGTH, samples, one, seed)
-        engine_table.expect(sampled, _law(prompt, one), ALPHA, expected)
+        engine_table.expect(sampled, _law(prompt, one), CASE_ALPHA, expected)
 
     return holding
 

@@ -33,7 +33,8 @@ from waveproof.fixtures.engines.vllm_cpu import (
 )
 from waveproof.fixtures.engines.vllm_patches import FAULTS, MENDED
 from waveproof.fixtures.models.tiny_llama import exact_logits, tiny_llama, with_noise
-from waveproof.golden.judges.generated import ALPHA, PLAIN, Sampled
+from waveproof.golden.judges.evidence import CASE_ALPHA
+from waveproof.golden.judges.generated import PLAIN, Sampled
 from waveproof.golden.references.joint_law import Filter, joint_law
 
 pytestmark = [pytest.mark.rocm, pytest.mark.slow, pytest.mark.nightly]
@@ -125,7 +126,7 @@ def _sampled(folders: Folders, kind: str, seed: int, name: str) -> Sampled:
 def test_mended_texts_follow_the_target(
     folders: Folders, engine_table: EngineTable, seed: int, kind: str, name: str
 ) -> None:
-    engine_table.expect(_sampled(folders, kind, seed, name), _law(FILTERS[name]), ALPHA)
+    engine_table.expect(_sampled(folders, kind, seed, name), _law(FILTERS[name]), CASE_ALPHA)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -133,14 +134,14 @@ def test_mended_texts_follow_the_target(
 def test_a_planted_fault_is_found(
     folders: Folders, engine_table: EngineTable, seed: int, kind: str, fault: str
 ) -> None:
-    engine_table.expect(_sampled(folders, kind, seed, fault), _law(COLD), ALPHA, expected="unfaithful")
+    engine_table.expect(_sampled(folders, kind, seed, fault), _law(COLD), CASE_ALPHA, expected="unfaithful")
 
 
 @pytest.mark.parametrize("kind", SPECULATING)
 def test_as_shipped(folders: Folders, engine_table: EngineTable, seed: int, kind: str) -> None:
     """Rejected where the release is known to be faulty, else held to what the mended one is."""
     answer = _answer(folders, kind, (Run(COLD, TEXTS, seed),), ())
-    engine_table.expect(answer.sampled[0], _law(COLD), ALPHA, "unfaithful" if is_faulty() else "faithful")
+    engine_table.expect(answer.sampled[0], _law(COLD), CASE_ALPHA, "unfaithful" if is_faulty() else "faithful")
     assert (answer.expanded == WANTED) == (not is_faulty()), answer.expanded
 
 
@@ -159,4 +160,4 @@ def test_as_shipped_a_filter_ends_the_engine(
             _answer(folders, "greedy draft", runs, patches)
     else:
         sampled = _answer(folders, "greedy draft", runs, patches).sampled[0]
-        request.getfixturevalue("engine_table").expect(sampled, _law(FILTERS[name]), ALPHA)
+        request.getfixturevalue("engine_table").expect(sampled, _law(FILTERS[name]), CASE_ALPHA)

@@ -6,6 +6,7 @@ Run in an environment of its own: ``tox run -e e2e-vllm``. What is mended: ``fix
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("openai", reason="openai is not installed; serve-check asks through it")
 
 from waveproof.fixtures.bench import UNAVAILABLE
+from waveproof.fixtures.engines.table import EngineTable
 from waveproof.fixtures.engines.vllm_cpu import is_faulty, why_not_installed
 from waveproof.fixtures.engines.vllm_patches import MENDED
 from waveproof.fixtures.models.tiny_llama import tiny_llama, with_noise
@@ -35,7 +37,8 @@ THOROUGH = Plan(tokens=7000, prompts=PLAN.prompts, limits=PLAN.limits, keep_goin
 
 
 @pytest.fixture(autouse=True)
-def _needed() -> None:
+def _needed(engine_table: EngineTable) -> None:
+    engine_table.engine = "vLLM"
     if reason := why_not_installed():
         pytest.skip(UNAVAILABLE + reason)
 
@@ -51,29 +54,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written
 
 
-def _check(server: VllmServer, plan: Plan) -> tuple[Verdict, ServerRun]:
-    outcome = asyncio.run(check_server(Endpoint(server.base_url, MODEL), None, plan, lambda phase, tokens: None))
-    return overall(outcome.findings, outcome.decisive), outcome
+Check = Callable[[VllmServer, Plan], tuple[Verdict, ServerRun]]
 
 
-def test_the_mended_server_is_faithful(folder: Path) -> None:
+@pytest.fixture
+def check(engine_table: EngineTable) -> Check:
+    """Checks a server and counts the requests."""
+
+    def check(server: VllmServer, plan: Plan) -> tuple[Verdict, ServerRun]:
+        outcome = asyncio.run(check_server(Endpoint(server.base_url, MODEL), None, plan, lambda phase, tokens: None))
+        engine_table.requests += outcome.requests
+        return overall(outcome.findings, outcome.decisive), outcome
+
+    return check
+
+
+def test_the_mended_server_is_faithful(folder: Path, check: Check) -> None:
     with start_vllm_server(folder / "target", folder / "draft", KIND, MENDED) as server:
-        verdict, outcome = _check(server, PLAN)
+        verdict, outcome = check(server, PLAN)
     assert verdict is Verdict.FAITHFUL, outcome.findings
     assert outcome.failed == 0
     assert "acceptance by position" in {finding.check for finding in outcome.findings}
 
 
-def test_a_verifier_at_temperature_one_is_found(folder: Path) -> None:
+def test_a_verifier_at_temperature_one_is_found(folder: Path, check: Check) -> None:
     with start_vllm_server(folder / "target", folder / "draft", KIND, (*MENDED, "temperature 1")) as server:
-        verdict, outcome = _check(server, PLAN)
+        verdict, outcome = check(server, PLAN)
     assert verdict is Verdict.UNFAITHFUL, outcome.findings
 
 
-def test_as_shipped(folder: Path) -> None:
+def test_as_shipped(folder: Path, check: Check) -> None:
     """A release that is known to be faulty is caught, and its engine does not outlive a request with top-k."""
     with start_vllm_server(folder / "target", folder / "draft", KIND, ("poison",)) as server:
-        verdict, outcome = _check(server, THOROUGH)
+        verdict, outcome = check(server, THOROUGH)
         # A healthy one is not waited for in vain.
         ended = server.ends_within(60.0 if is_faulty() else 0.0)
     if is_faulty():

@@ -8,7 +8,8 @@ a sample is paid for: which deviation do so many samples find (:func:`detectable
 and how many samples does a deviation need (:func:`samples_needed`, :func:`uniforms_needed`)?
 
 **Alarms add up.** A thousand tests at 1e-3 alarm about once a run, and a red run that is nobody's fault teaches people
-to run it again. A :class:`Budget` holds what a whole run may spend, hands each test its alpha, and can be printed.
+to run it again. A :class:`~.budget.Budget` holds what a whole run may spend, hands each test its alpha, and can be
+printed.
 
 **The likelihood-ratio test** (:func:`g_test`). With c_i draws of outcome i of probability p_i among n,
 G = 2 sum c_i ln(c_i / (n p_i)), which tends to a chi-square of k - 1 degrees of freedom. What keeps that true:
@@ -66,10 +67,6 @@ CASE_ALPHA = 1e-6
 
 class UnusableSample(ValueError):
     """Counts, probabilities or uniforms that no test can be made of."""
-
-
-class BudgetExceeded(ValueError):
-    """More false alarms were asked for than the run may have, or one name was asked for twice with other numbers."""
 
 
 @dataclass(frozen=True)
@@ -269,60 +266,6 @@ def merged_cells(expected: Floats) -> NDArray[np.int64]:
         cells[order[start : end + 1]] = cell
         start, cell, before = end + 1, cell + 1, float(running[end])
     return cells
-
-
-@dataclass(frozen=True)
-class Share:
-    """A part of a budget of false alarms."""
-
-    name: str
-    tests: int
-    part: float
-    """Of the whole budget."""
-    alpha: float
-    """Of each test."""
-
-    @property
-    def total(self) -> float:
-        """Probability of a false alarm in any of them, at most."""
-        return self.tests * self.alpha
-
-
-class Budget:
-    """The probability that a whole run of right implementations shows a false alarm, and who may spend it.
-
-    Shares are parts of the total that their users state, so that no test's alpha depends on which others run.
-    """
-
-    def __init__(self, total: float) -> None:
-        self.total = total
-        self._shares: dict[str, Share] = {}
-
-    def share(self, name: str, tests: int, part: float = 0.1) -> float:
-        """Alpha of each of so many tests of a name, which have a part of the budget together (Bonferroni).
-
-        Raises:
-            BudgetExceeded: the parts of all names exceed 1, or the name has a share with other numbers.
-        """
-        asked = Share(name, tests, part, self.total * part / tests)
-        known = self._shares.get(name)
-        if known is not None and known != asked:
-            raise BudgetExceeded(f"{name} has {known.part:.3g} of the budget for {known.tests} tests already")
-        spent = sum(one.part for one in self.spent if one.name != name)
-        if spent + part > 1.0 + 1e-9:
-            raise BudgetExceeded(f"{name} asks for {part:.3g} of the budget where {1.0 - spent:.3g} is left")
-        self._shares[name] = asked
-        return asked.alpha
-
-    @property
-    def spent(self) -> tuple[Share, ...]:
-        """The shares, in the order in which they were asked for."""
-        return tuple(self._shares.values())
-
-    @property
-    def left(self) -> float:
-        """Probability that nobody has asked for."""
-        return self.total - sum(one.total for one in self.spent)
 
 
 def detectable_from(df: int, n: float, alpha: float, power: float, share: float = 1.0 - RARE_SHARE) -> float:

@@ -16,9 +16,6 @@ from waveproof.golden.judges.judgement import Judgement
 PLAIN = "none"
 """Draft kind of an engine that does not speculate."""
 
-ALPHA = 1e-6
-"""False alarms of one end-to-end test: a hundred of them, in a run where all is right, come to 1e-4."""
-
 MUST_DETECT = 0.25
 """Total variation that a case has to be able to see; one that cannot is inconclusive."""
 

@@ -8,7 +8,7 @@ bisected to the last float: then the law that the kernel really has is reported.
 
 *What it sees.* A step that lies elsewhere by more than the bracket; a level that gives another outcome. One row of
 eight tokens takes a few hundred evaluations and bounds the total variation between the kernel's law and the due one
-near 1e-6; a sample that could tell such laws apart would take more than 1e10 draws (:mod:`.evidence`).
+near 1e-6; `waveproof figures law` prints how many draws a test of a sample would take for a hundred times as much.
 *What it does not see.* A fault on an interval between two probes of one level that contains neither: the outcome is
 taken to be constant there, as it is for every comparison of a coin with a figure that does not depend on it.
 """
@@ -117,15 +117,15 @@ def extract(run: Run, call: Call, seed: int = 0) -> Extracted:
         variation[one.row] += one.reach * one.total_variation
     steps = sum(len(trial.boundaries()) for trial in trials)
     return Extracted(
-        batch,
-        steps,
-        ask.probes,
-        ask.launches,
-        ask.seconds,
-        tuple(variation.tolist()),
-        tuple(bound.tolist()),
-        tuple(allowed.tolist()),
-        tuple(misplaced),
+        rows=batch,
+        steps=steps,
+        probes=ask.probes,
+        launches=ask.launches,
+        seconds=ask.seconds,
+        total_variation=tuple(variation.tolist()),
+        bound=tuple(bound.tolist()),
+        allowed=tuple(allowed.tolist()),
+        misplaced=tuple(misplaced),
     )
 
 
@@ -237,15 +237,15 @@ def _misplaced(
         masses[current] = masses.get(current, 0.0) + position - start
         start, current = position, outcome
     return Misplaced(
-        trial.row,
-        trial.choice.name,
-        trial.choice.coin,
-        trial.visit.reach,
-        _distance(trial, masses, vocab_size),
-        tuple(position for position, _ in steps),
-        tuple(trial.choice.edges.tolist()),
-        tuple(probe),
-        got,
+        row=trial.row,
+        name=trial.choice.name,
+        coin=trial.choice.coin,
+        reach=trial.visit.reach,
+        total_variation=_distance(trial, masses, vocab_size),
+        steps=tuple(position for position, _ in steps),
+        due=tuple(trial.choice.edges.tolist()),
+        probe=tuple(probe),
+        got=got,
     )
 
 

@@ -43,7 +43,7 @@ def distinct_variants(operator: Operator) -> tuple[str, ...]:
     Variants of attention differ in the errors that they allow, and not in the value that is due.
     """
     if operator.name not in _REFERENCES:
-        return ()  # padding of heads is judged bit by bit: nothing is computed
+        return ()  # padded heads and verified tokens are judged one by one: no number is computed
     return operator.variants[:1] if operator.family == "mla" else operator.variants
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from waveproof.kernels.providers.registry import Implementation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 Verified = tuple["torch.Tensor", "torch.Tensor"]
@@ -102,25 +104,10 @@ def tree_verify_greedy(
     depth: int,
 ) -> Verified:
     """``verify_tree_greedy_triton``, which sglang itself launches on Intel GPUs."""
-    import torch
     from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_triton
 
-    batch, nodes = candidates.shape
-    slot_index, _, _ = chain_links(batch, nodes, candidates.device)
-    predicts = torch.zeros(batch * nodes, dtype=torch.int32, device=candidates.device)
-    accept_index = torch.full((batch, depth), -1, dtype=torch.int32, device=candidates.device)
-    accept_token_num = torch.empty(batch, dtype=torch.int32, device=candidates.device)
-    verify_tree_greedy_triton(
-        predicts=predicts,
-        accept_index=accept_index,
-        accept_token_num=accept_token_num,
-        candidates=candidates.contiguous(),
-        retrieve_index=slot_index,
-        retrieve_next_token=retrieve_next_token.contiguous(),
-        retrieve_next_sibling=retrieve_next_sibling.contiguous(),
-        target_predict=target_predict.contiguous(),
-    )
-    return accept_token_num, tokens_of(predicts, accept_index, accept_token_num)
+    links = retrieve_next_token, retrieve_next_sibling
+    return greedily(verify_tree_greedy_triton, candidates, links, target_predict, depth)
 
 
 def tree_verify_greedy_on_gpu(
@@ -131,19 +118,36 @@ def tree_verify_greedy_on_gpu(
     depth: int,
 ) -> Verified:
     """``verify_tree_greedy_func``: on CUDA and HIP a kernel that sglang compiles from ``speculative/tree.cuh``."""
-    import torch
     from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_func
+
+    links = retrieve_next_token, retrieve_next_sibling
+    return greedily(verify_tree_greedy_func, candidates, links, target_predict, depth)
+
+
+def greedily(
+    walk: Callable[..., object],
+    candidates: torch.Tensor,
+    links: tuple[torch.Tensor, torch.Tensor],
+    target_predict: torch.Tensor,
+    depth: int,
+) -> Verified:
+    """One of sglang's walks down a tree, with the buffers that it fills; ``links`` are first child and next sibling."""
+    import torch
 
     batch, nodes = candidates.shape
     slot_index, _, _ = chain_links(batch, nodes, candidates.device)
-    predicts, accept_index, accept_token_num = verify_tree_greedy_func(
-        predicts=torch.zeros(batch * nodes, dtype=torch.int32, device=candidates.device),
-        accept_index=torch.full((batch, depth), -1, dtype=torch.int32, device=candidates.device),
-        accept_token_num=torch.empty(batch, dtype=torch.int32, device=candidates.device),
+    predicts = torch.zeros(batch * nodes, dtype=torch.int32, device=candidates.device)
+    accept_index = torch.full((batch, depth), -1, dtype=torch.int32, device=candidates.device)
+    accept_token_num = torch.empty(batch, dtype=torch.int32, device=candidates.device)
+    first_child, next_sibling = links
+    walk(
+        predicts=predicts,
+        accept_index=accept_index,
+        accept_token_num=accept_token_num,
         candidates=candidates.contiguous(),
         retrieve_index=slot_index,
-        retrieve_next_token=retrieve_next_token.contiguous(),
-        retrieve_next_sibling=retrieve_next_sibling.contiguous(),
+        retrieve_next_token=first_child.contiguous(),
+        retrieve_next_sibling=next_sibling.contiguous(),
         target_predict=target_predict.contiguous(),
     )
     return accept_token_num, tokens_of(predicts, accept_index, accept_token_num)

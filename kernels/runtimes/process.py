@@ -30,11 +30,20 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 180.0
 """Patience for a worker's start: importing torch, triton and an upstream package on a cold disk."""
 
-_BOOT = (
-    "import sys, types; sys.path[:] = [p for p in sys.path if p]; "
-    "m = types.ModuleType('waveproof'); m.__path__ = [sys.argv[1]]; sys.modules['waveproof'] = m; "
-    "from waveproof.kernels.runtimes.worker import main; main()"
-)
+
+def boot(module: str) -> str:
+    """Source for ``python -c SOURCE ROOT ARGUMENTS...``: calls ``main(*ARGUMENTS)`` of a module of this package.
+
+    The package is found from a clone that is not installed, whatever the current folder holds.
+    """
+    return (
+        "import sys, types; sys.path[:] = [p for p in sys.path if p]; "
+        "m = types.ModuleType('waveproof'); m.__path__ = [sys.argv[1]]; sys.modules['waveproof'] = m; "
+        f"from {module} import main; main(*sys.argv[2:])"
+    )
+
+
+_BOOT = boot("waveproof.kernels.runtimes.worker")
 
 
 class Unavailable(RuntimeError):
@@ -65,6 +74,13 @@ class Outcome:
     seconds: float
     printed: str = ""
     """The end of what it printed during the call."""
+
+    @property
+    def fault(self) -> str:
+        """What it raised, or the first damage that it did; empty where it returned and left everything else alone."""
+        if self.error is not None:
+            return f"raised {self.error['type']}: {self.error['message']}"
+        return next((f"{incident.kind}: {incident.detail}" for incident in self.incidents), "")
 
 
 @dataclass

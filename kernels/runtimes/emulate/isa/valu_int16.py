@@ -1,4 +1,4 @@
-"""16-bit integer instructions of two operands (CDNA3 ISA, "VOP2"). Results are zero-extended to 32 bits.
+"""16-bit integer instructions of two and three operands (CDNA3 ISA, "VOP2", "VOP3"). Results are zero-extended.
 
 LLVM, GCNSubtarget::zeroesHigh16BitsOfDest: on this generation they clear the upper half of the destination.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from waveproof.kernels.runtimes.emulate.isa.valu_int import maximum3, median, minimum3
 from waveproof.kernels.runtimes.emulate.registers import Array
 from waveproof.kernels.runtimes.emulate.vector import valu
 
@@ -30,27 +31,11 @@ valu("V_MAX_U16", signature="u16 u16 -> u16")(np.maximum)
 valu("V_MIN_U16", signature="u16 u16 -> u16")(np.minimum)
 valu("V_MAX_I16", signature="i16 i16 -> i16")(np.maximum)
 valu("V_MIN_I16", signature="i16 i16 -> i16")(np.minimum)
-
-
-@valu("V_MIN3_I16", signature="i16 i16 i16 -> i16")
-@valu("V_MIN3_U16", signature="u16 u16 u16 -> u16")
-def minimum3(a: Array, b: Array, c: Array) -> Array:
-    """Least of three."""
-    return np.minimum(np.minimum(a, b), c)
-
-
-@valu("V_MAX3_I16", signature="i16 i16 i16 -> i16")
-@valu("V_MAX3_U16", signature="u16 u16 u16 -> u16")
-def maximum3(a: Array, b: Array, c: Array) -> Array:
-    """Greatest of three."""
-    return np.maximum(np.maximum(a, b), c)
-
-
-@valu("V_MED3_I16", signature="i16 i16 i16 -> i16")
-@valu("V_MED3_U16", signature="u16 u16 u16 -> u16")
-def median(a: Array, b: Array, c: Array) -> Array:
-    """Middle one of three."""
-    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+for _type in ("i16", "u16"):
+    _signature, _suffix = f"{_type} {_type} {_type} -> {_type}", _type.upper()
+    valu(f"V_MIN3_{_suffix}", signature=_signature)(minimum3)
+    valu(f"V_MAX3_{_suffix}", signature=_signature)(maximum3)
+    valu(f"V_MED3_{_suffix}", signature=_signature)(median)
 
 
 @valu("V_LSHLREV_B16", signature="u16 u16 -> u16")
