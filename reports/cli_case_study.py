@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waveproof.reports.cli_emulate import Arch
+from waveproof.reports.console import wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.padded_heads import Finding
@@ -29,7 +30,7 @@ def case_study(
 
     if profile not in BATCHES:
         raise typer.BadParameter(f"{profile!r} is none of {', '.join(BATCHES)}", param_hint="--profile")
-    console = _console()
+    console = wide_console()
     answers = host_answers(arch.value)
     console.print(_table(
         f"1. What AITER's host code says ({arch.value})", ("entry point", "heads", "answer"),
@@ -92,7 +93,7 @@ def lds_order(
     from waveproof.kernels.runtimes.emulate.host_build import aiter_installation
     from waveproof.reports.lds_order import conflicts, render
 
-    console = _console()
+    console = wide_console()
     runs = list(study.in_orders(arch.value))
     mended = list(study.in_orders(arch.value, study.with_own_area))
     for title, found in (("as shipped", runs), (f"P moved to LDS byte {study.OWN_AREA:#x}", mended)):
@@ -125,9 +126,3 @@ def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=180)

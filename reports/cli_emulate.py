@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from waveproof.reports.console import wide_console
 
+if TYPE_CHECKING:
     from waveproof.fixtures.mla_objects import Reach
     from waveproof.kernels.runtimes.emulate.survey import Source
 
@@ -281,7 +281,7 @@ def _show_reach(found: Reach) -> None:
         table.add_row(name, found.described(name))
     for name in found.unreached:
         table.add_row(name, "nothing asked for chooses it")
-    _wide_console().print(table)
+    wide_console(200).print(table)
     for text, count in found.refusals.most_common():
         typer.echo(f"refused {count} times: {text}")
 
@@ -313,15 +313,7 @@ def _show_attempts(arch: str) -> bool:
                 one.code_object, str(form), str(parts), f"{one.wave_instructions:,}", f"{one.error:.3g}",
                 f"{one.of_bound:.2g}", lse, f"{one.cosine:.6f}", f"{verdict} {one.failure}",
             )  # fmt: skip
-    _wide_console().print(table)
+    wide_console(200).print(table)
     for text, names in findings.items():
         typer.echo(f"finding: {', '.join(sorted(names))}: {text}")
     return expected
-
-
-def _wide_console() -> Console:
-    """Of a terminal's width, or wide enough for the tables."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=200)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from waveproof.reports.console import wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.head_counts import Cell
@@ -38,7 +39,7 @@ def heads(
     arches = [one.value for one in (Arches.GFX942, Arches.GFX950) if arch in (one, Arches.BOTH)]
     cells, notes = _collect(arches, parse_heads(heads))
     notes = [*notes, *upstream_notes()]
-    console = _console()
+    console = wide_console()
     console.print(table(cells))
     for note in notes:
         console.print(f"- {note}", markup=False, highlight=False)
@@ -108,9 +109,3 @@ def document(cells: Sequence[Cell], notes: Sequence[str]) -> str:
     entries = [dataclasses.asdict(cell) for cell in cells]
     whole = {"schema": 1, "aiter": aiter_installation().version, "notes": list(notes), "cells": entries}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=180)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from waveproof.reports.console import wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.servers.check import ServerRun
@@ -101,7 +102,7 @@ def serve_check(
     first = Endpoint(base_url, model, api_key_env)
     second = Endpoint(against, against_model or model, api_key_env) if against else None
     report = ServeReport.of(_run(first, second, plan), model, plan)
-    console = _console()
+    console = wide_console(160)
     console.print(render(report))
     for line in closing_lines(report):
         console.print(line, markup=False, highlight=False)
@@ -144,9 +145,3 @@ def _ids(text: str) -> tuple[int, ...]:
     if any(one < 0 for one in ids):
         raise typer.BadParameter(f"{text!r} holds a negative token id", param_hint="--prompt-ids")
     return ids
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=160)

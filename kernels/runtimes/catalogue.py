@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 ARCHES = ("gfx942", "gfx950")
@@ -57,6 +59,29 @@ def installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
         return False
+
+
+def package_folder(package: str) -> Path | None:
+    """Folder of an installed top-level package, found without importing it; None where there is none.
+
+    What lies on the path comes first: in ``sys.modules`` a skeleton may stand for the package.
+    """
+    try:
+        spec = PathFinder.find_spec(package) or importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    places = (spec.submodule_search_locations if spec is not None else None) or ()
+    return next((Path(place) for place in places), None)
+
+
+def version_of(*distributions: str) -> str:
+    """Version of the first of these that is installed; empty where none is."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
 
 
 def why_unavailable(runtime: str) -> str:

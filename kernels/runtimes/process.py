@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 import torch
@@ -22,25 +21,11 @@ import torch
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers.registry import Subject
 from waveproof.kernels.runtimes import wire
+from waveproof.kernels.runtimes.child import ROOT, boot
 from waveproof.kernels.runtimes.memory import Incident
-
-ROOT = Path(__file__).resolve().parents[2]
-"""The folder that is mapped to the namespace ``waveproof``."""
 
 START_SECONDS = 180.0
 """Patience for a worker's start: importing torch, triton and an upstream package on a cold disk."""
-
-
-def boot(module: str) -> str:
-    """Source for ``python -c SOURCE ROOT ARGUMENTS...``: calls ``main(*ARGUMENTS)`` of a module of this package.
-
-    The package is found from a clone that is not installed, whatever the current folder holds.
-    """
-    return (
-        "import sys, types; sys.path[:] = [p for p in sys.path if p]; "
-        "m = types.ModuleType('waveproof'); m.__path__ = [sys.argv[1]]; sys.modules['waveproof'] = m; "
-        f"from {module} import main; main(*sys.argv[2:])"
-    )
 
 
 _BOOT = boot("waveproof.kernels.runtimes.worker")
