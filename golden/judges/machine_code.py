@@ -61,6 +61,41 @@ def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call
     return judgements
 
 
+WORK_ITEMS = 1024
+"""The most of a workgroup on every AMD GPU (HIP, ``hipDeviceProp_t.maxThreadsPerBlock``)."""
+
+
+def judge_footprint(kernel: str, arch: str, figures: Mapping[str, int]) -> list[Judgement]:
+    """Rules on what a kernel takes from the device that hold for any version of it.
+
+    Args:
+        kernel: as messages name it, with where it is defined.
+        arch: ``gfx942`` or ``gfx950``.
+        figures: ``vgpr_spill``, ``scratch_bytes``, ``lds_bytes``, ``num_warps`` (waves of a workgroup) and
+            ``waves_per_cu`` (:func:`waveproof.kernels.runtimes.amdgcn_resources.waves_per_cu`).
+    """
+    fitting = "a workgroup that no compute unit has room for is never started"
+    bounds = (
+        ("no spills", figures["vgpr_spill"], 0, "spilled VGPRs", "what does not fit into registers goes to memory"),
+        ("no scratch", figures["scratch_bytes"], 0, "bytes of scratch a lane", "scratch is memory behind the caches"),
+        ("LDS fits", figures["lds_bytes"], LDS_BYTES[arch], "bytes of LDS", f"LDS of a {arch} compute unit"),
+        ("workgroup fits", 64 * figures["num_warps"], WORK_ITEMS, "work-items a workgroup", "HIP's limit"),
+        ("waves fit", figures["num_warps"], figures["waves_per_cu"], "waves a workgroup", fitting),
+    )
+    return [
+        Judgement(
+            rule,
+            figure <= bound,
+            float(figure),
+            float(bound),
+            unit,
+            why,
+            "" if figure <= bound else f"{kernel} on {arch} takes {figure} {unit}, {bound} at most",
+        )
+        for rule, figure, bound, unit, why in bounds
+    ]
+
+
 def judge_matrix_units(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
     """Whether any kernel of a call has MFMA instructions: attention without them is a fallback."""
     rule = "matrix units used"

@@ -21,6 +21,23 @@ WAVES_PER_SIMD = 8
 """The most waves that one SIMD holds: same file, ``getMaxWavesPerEU`` for gfx90a instructions."""
 
 
+SIMDS_PER_CU = 4
+"""Same file, ``getEUsPerCU`` for gfx9."""
+
+
+@dataclass(frozen=True)
+class LocalMemory:
+    """LDS of a compute unit, in bytes."""
+
+    size: int
+    granule: int
+    """It is given to workgroups in blocks of this many."""
+
+
+LOCAL_MEMORY = {"gfx942": LocalMemory(65_536, 512), "gfx950": LocalMemory(163_840, 1_280)}
+"""Same file, ``getAddressableLocalMemorySize`` and ``getLdsDwGranularity`` (128 and 320 dwords)."""
+
+
 class MetadataUnreadable(ValueError):
     """The assembly holds no kernel metadata, or more than one kernel, or lacks a key; the message names it."""
 
@@ -67,6 +84,32 @@ def waves_per_simd(vgpr: int) -> int:
     """Waves of ``vgpr`` vector registers per lane (AGPRs included) that fit on one SIMD of CDNA3 or CDNA4."""
     granted = max(1, -(-vgpr // REGISTER_GRANULE)) * REGISTER_GRANULE
     return min(WAVES_PER_SIMD, REGISTERS_PER_LANE // granted)
+
+
+def waves_per_cu(vgpr: int, lds_bytes: int, workgroup_waves: int, arch: str) -> int:
+    """Waves that a compute unit holds, in whole workgroups, as vector registers and LDS leave room for.
+
+    0 where not one workgroup fits. Scalar registers are not considered, nor what the dispatcher does.
+
+    Args:
+        vgpr: vector registers per lane, AGPRs included.
+        lds_bytes: of a workgroup.
+        workgroup_waves: waves of a workgroup; they spread evenly over the SIMDs.
+        arch: ``gfx942`` or ``gfx950``.
+    """
+    memory = LOCAL_MEMORY[arch]
+    groups = SIMDS_PER_CU * waves_per_simd(vgpr) // workgroup_waves
+    if lds_bytes:
+        groups = min(groups, memory.size // (-(-lds_bytes // memory.granule) * memory.granule))
+    return groups * workgroup_waves
+
+
+def code_bytes(assembly: str) -> int:
+    """Size of the instructions as the assembly's comments have it, functions that the kernel calls included.
+
+    0 where there are no such comments.
+    """
+    return sum(int(size) for size in re.findall(r"^; codeLenInByte = (\d+)$", assembly, re.MULTILINE))
 
 
 def read_resources(assembly: str, dynamic_lds_bytes: int) -> Resources:

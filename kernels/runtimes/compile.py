@@ -82,6 +82,12 @@ class CompiledLaunch:
     """Of the code object."""
     compilation: str
     """Triton's cache key of the compilation."""
+    function: str
+    """The Python function; ``kernel`` may have its constants in the name."""
+    defined: str
+    """File below ``site-packages`` and line of the function: ``sglang/kernels/.../merge_state.py:9``."""
+    code_bytes: int
+    """Of the instructions; 0 if unknown."""
 
 
 def prepare(arch: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from waveproof.kernels.runtimes import triton_device
-from waveproof.kernels.runtimes.amdgcn_resources import read_resources
+from waveproof.kernels.runtimes.amdgcn_resources import code_bytes, read_resources
 from waveproof.kernels.runtimes.compile import CompiledLaunch
 from waveproof.kernels.runtimes.pretence import Device
 
@@ -33,6 +34,7 @@ class _Launcher:
         self.kernel = kernel
         self.record = record
         self.resources = read_resources(kernel.asm["amdgcn"], kernel.metadata.shared)
+        self.code_bytes = code_bytes(kernel.asm["amdgcn"])
 
     def __call__(self, grid: triton_device.Grid, arguments: Sequence[Any]) -> None:
         source, metadata = self.kernel.src, self.kernel.metadata
@@ -60,8 +62,18 @@ class _Launcher:
             resources=self.resources,
             code_sha256=hashlib.sha256(self.kernel.asm["hsaco"]).hexdigest(),
             compilation=self.kernel.hash,
+            function=source.fn.__name__,
+            defined=_defined(source.fn),
+            code_bytes=self.code_bytes,
         )
         self.record(launch, self.kernel.asm["ttir"])
+
+
+def _defined(function: Any) -> str:
+    """File and line of a JIT function, the file from its top-level package on."""
+    code = function.fn.__code__
+    depth = function.fn.__module__.count(".") + 1
+    return f"{'/'.join(Path(code.co_filename).parts[-depth:])}:{code.co_firstlineno}"
 
 
 def _constant(value: Any) -> int | float | str | bool | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from waveproof.kernels.runtimes.amdgcn_resources import LOCAL_MEMORY
 from waveproof.kernels.runtimes.emulate.decode import Instruction
 from waveproof.kernels.runtimes.emulate.fault import LaunchInvalid
 from waveproof.kernels.runtimes.emulate.hidden_arguments import dispatch_packet
@@ -30,9 +31,6 @@ from waveproof.kernels.runtimes.emulate.registry import ARCHITECTURES, Context, 
 from waveproof.kernels.runtimes.emulate.scheduler import Execution, Schedule, histogram
 from waveproof.kernels.runtimes.emulate.trace import Trace
 from waveproof.kernels.runtimes.emulate.watch import Touched, Watch, by_class
-
-LDS_BYTES = {"gfx942": 64 << 10, "gfx950": 160 << 10}
-"""LDS of a compute unit (CDNA3 and CDNA4 ISA, "Local Data Share")."""
 
 _MOST_WORK_ITEMS = 1024
 _PRELOAD_PROLOGUE = 256
@@ -126,7 +124,7 @@ class Machine:
             raise LaunchInvalid(f"architecture {arch!r}: one of {', '.join(ARCHITECTURES)} is emulated")
         self.arch = arch
         self.memory = memory if memory is not None else Memory()
-        self.lds = LDS(1, LDS_BYTES[arch])
+        self.lds = LDS(1, LOCAL_MEMORY[arch].size)
         self.scratch = Scratch(1, 0)
         self.workgroup_ids: list[Grid] = [(0, 0, 0)]
         self.code_base = 0
@@ -253,11 +251,9 @@ class Machine:
         items = block[0] * block[1] * block[2]
         if items > _MOST_WORK_ITEMS:
             raise LaunchInvalid(f"{descriptor.name}: {items} work-items in a workgroup, at most {_MOST_WORK_ITEMS}")
-        lds = descriptor.group_segment_bytes + lds_bytes
-        if lds > LDS_BYTES[self.arch]:
-            raise LaunchInvalid(
-                f"{descriptor.name}: {lds} bytes of LDS, {self.arch} has {LDS_BYTES[self.arch]} in a compute unit"
-            )
+        lds, size = descriptor.group_segment_bytes + lds_bytes, LOCAL_MEMORY[self.arch].size
+        if lds > size:
+            raise LaunchInvalid(f"{descriptor.name}: {lds} bytes of LDS, {self.arch} has {size} in a compute unit")
         if len(kernarg) < descriptor.kernarg_bytes:
             raise LaunchInvalid(
                 f"{descriptor.name}: {len(kernarg)} bytes of arguments, its descriptor says {descriptor.kernarg_bytes}"
