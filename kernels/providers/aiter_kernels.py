@@ -33,5 +33,6 @@ IMPLEMENTATIONS = (
         packages=("aiter",),
         distribution="amd-aiter",
         origin="aiter/ops/sampling.py:top_k_renorm_probs",
+        runs_as=("hip:TopKRenormProbKernel",),
     ),
 )

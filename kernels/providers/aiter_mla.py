@@ -100,6 +100,7 @@ def _implementation(
     operator: str,
     dtypes: tuple[str, ...],
     heads: tuple[int, ...],
+    objects: str,
     longest_query: int = 0,
     narrow: bool = False,
 ) -> Implementation:
@@ -113,6 +114,7 @@ def _implementation(
         distribution="amd-aiter",
         origin=f"aiter/mla.py:{'mla_decode_fwd' if operator == 'mla_decode' else 'mla_prefill_fwd'}",
         launches=True,
+        runs_as=(f"asm:{objects}", *(("triton:_fwd_kernel_stage2_asm?",) if operator == "mla_decode" else ())),
         assembly=True,
         heads_apart=True,
         omits=("lse",),
@@ -130,8 +132,8 @@ _BF16 = ("bfloat16/bfloat16",)
 _FP8 = ("float8_e4m3fn/float8_e4m3fn", "float8_e4m3fnuz/float8_e4m3fnuz")
 
 IMPLEMENTATIONS = (
-    _implementation("aiter", "mla_decode", _BF16, (16,), LONGEST_QUERY),
-    _implementation("aiter_128", "mla_decode", _BF16, (128,), 1),
-    _implementation("aiter_fp8", "mla_decode", _FP8, HEADS, LONGEST_QUERY_FP8, narrow=True),
-    _implementation("aiter", "mla_prefill_absorbed", _BF16, HEADS),
+    _implementation("aiter", "mla_decode", _BF16, (16,), "mla_dec_*", LONGEST_QUERY),
+    _implementation("aiter_128", "mla_decode", _BF16, (128,), "mla_dec_*", 1),
+    _implementation("aiter_fp8", "mla_decode", _FP8, HEADS, "mla_a8w8_*", LONGEST_QUERY_FP8, narrow=True),
+    _implementation("aiter", "mla_prefill_absorbed", _BF16, HEADS, "mla_pfl_*"),
 )

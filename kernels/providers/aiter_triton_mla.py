@@ -224,6 +224,7 @@ def _implementation(
     operator: str,
     function: str,
     origin: str,
+    runs_as: tuple[str, ...],
     heads: tuple[int, ...] = (),
     longest_query: int = 0,
     page_sizes: tuple[int, ...] = (1,),
@@ -238,6 +239,7 @@ def _implementation(
         distribution="amd-aiter",
         origin=f"{_TRITON}/{origin}",
         launches=True,
+        runs_as=runs_as,
         heads_apart=True,
         omits=("lse",),
         heads=heads,
@@ -247,6 +249,9 @@ def _implementation(
     )
 
 
+_EXTEND = "extend_attention.py:extend_attention_fwd"
+_EXTEND_KERNELS = ("triton:_fwd_kernel|_fwd_kernel_logit_cap_*",)
+"""Its name goes on with the values of its constants, the logit cap first (``repr`` of ``triton.jit``)."""
 _SPARSE = "unified_attention_sparse_mla.py:unified_attention_sparse_mla"
 _SPARSE_HEADS = tuple(range(16, 129, 16))
 """It launches ``T * (H // 16)`` programs of 16 heads."""
@@ -259,14 +264,21 @@ IMPLEMENTATIONS = (
         "mla_decode",
         "mla_decode",
         "mla_decode_rope.py:decode_attention_fwd_grouped_rope",
+        ("triton:_fwd_grouped_kernel_stage1_rope", "triton:_fwd_kernel_stage2"),
         longest_query=1,
     ),
-    _implementation("aiter_triton", "mla_extend", "mla_extend", "extend_attention.py:extend_attention_fwd"),
-    _implementation(
-        "aiter_triton", "mla_prefill", "mla_prefill", "extend_attention.py:extend_attention_fwd", page_sizes=()
-    ),
+    _implementation("aiter_triton", "mla_extend", "mla_extend", _EXTEND, _EXTEND_KERNELS),
+    _implementation("aiter_triton", "mla_prefill", "mla_prefill", _EXTEND, _EXTEND_KERNELS, page_sizes=()),
     *(
-        _implementation("aiter_sparse", operator, "sparse_mla", _SPARSE, _SPARSE_HEADS, page_sizes=_SPARSE_PAGES)
+        _implementation(
+            "aiter_sparse",
+            operator,
+            "sparse_mla",
+            _SPARSE,
+            ("triton:_kernel_unified_attention_sparse_mla_2d*",),
+            _SPARSE_HEADS,
+            page_sizes=_SPARSE_PAGES,
+        )
         for operator in ("mla_decode", "mla_prefill_absorbed")
     ),
 )

@@ -60,10 +60,11 @@ _RENORM = tuple(
         packages=("flashinfer",),
         distribution="flashinfer-python",
         origin=f"flashinfer/sampling.py:{upstream}",
+        runs_as=(f"flashinfer:{kernel}*",),
     )
-    for operator, upstream in (
-        ("top_k_renorm_prob", "top_k_renorm_probs"),
-        ("top_p_renorm_prob", "top_p_renorm_probs"),
+    for operator, upstream, kernel in (
+        ("top_k_renorm_prob", "top_k_renorm_probs", "*TopK"),
+        ("top_p_renorm_prob", "top_p_renorm_probs", "*TopPRenorm"),
     )
 )
 
@@ -78,5 +79,6 @@ IMPLEMENTATIONS = (
         packages=("flashinfer",),
         distribution="flashinfer-python",
         origin="flashinfer/sampling.py:chain_speculative_sampling",
+        runs_as=("flashinfer", "torch:softmax?", "torch:random?"),
     ),
 )

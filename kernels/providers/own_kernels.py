@@ -52,6 +52,7 @@ IMPLEMENTATIONS = tuple(
         packages=("triton",),
         origin=f"{_ORIGIN}:{operator}",
         launches=True,
+        runs_as=("triton:renorm_kernel",),
         whole_row_programs=operator != "target_probs",
         paths=paths,
     )

@@ -150,6 +150,7 @@ IMPLEMENTATIONS = (
             distribution="amd-aiter",
             origin=f"{_ORIGIN}:padded around {origin}",
             launches=True,
+            runs_as=runs_as,
             assembly=True,
             heads_apart=True,
             omits=("lse",),
@@ -158,9 +159,9 @@ IMPLEMENTATIONS = (
             longest_query=8 if operator == "mla_decode" else 0,
             page_sizes=(1,),
         )
-        for operator, origin in (
-            ("mla_decode", "aiter/mla.py:mla_decode_fwd"),
-            ("mla_prefill_absorbed", "aiter/mla.py:mla_prefill_fwd"),
+        for operator, origin, runs_as in (
+            ("mla_decode", "aiter/mla.py:mla_decode_fwd", ("asm:mla_dec_*", "triton:_fwd_kernel_stage2_asm?")),
+            ("mla_prefill_absorbed", "aiter/mla.py:mla_prefill_fwd", ("asm:mla_pfl_*",)),
         )
     ),
 )

@@ -33,6 +33,9 @@ class Implementation:
     """Upstream file and function that the adapter calls."""
     launches: bool = False
     """Whether kernels compute it, Triton's or assembly: it must launch one where a runtime sees every launch."""
+    runs_as: tuple[str, ...] = ()
+    """Kernels that compute it, in the notation of ``golden/judges/launched.py``: ``class`` or ``class:name``. One that
+    ends in ``?`` may run beside, all others must. Empty where it is not stated."""
     whole_row_programs: bool = False
     """Whether axis 0 of its launch grid is the row and its host code touches no other row (see ``Embedding``)."""
     paths: tuple[tuple[str, str], ...] = ()

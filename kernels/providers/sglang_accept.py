@@ -247,9 +247,19 @@ _MODULE = "waveproof.kernels.providers.sglang_accept"
 _DFLASH = "sglang/srt/speculative/dflash_utils.py"
 _DSPARK = "sglang/kernels/ops/speculative/dspark/dspark_accept.py"
 
+_TOP_P = ("triton:_mask_and_partial_sum_kernel", "triton:_normalize_kernel")
+"""Wherever top-p filters."""
+_LAW = ("torch:softmax?", "torch:sort?", "torch:scan?", "torch:topk?")
+"""What torch does for the target's law."""
+
 
 def _implementation(
-    operator: str, variants: tuple[str, str], origin: str, runtimes: tuple[str, ...], launches: bool
+    operator: str,
+    variants: tuple[str, str],
+    origin: str,
+    runtimes: tuple[str, ...],
+    launches: bool,
+    runs_as: tuple[str, ...] = (),
 ) -> Implementation:
     """``variants``: on the dense and on the sparse path."""
     return Implementation(
@@ -262,6 +272,7 @@ def _implementation(
         distribution="sglang",
         origin=origin,
         launches=launches,
+        runs_as=runs_as,
         paths=(("dense", variants[0]), ("sparse", variants[1])),
     )
 
@@ -274,9 +285,21 @@ IMPLEMENTATIONS = (
         f"{_DFLASH}:build_speculative_verify_target_probs",
         _RUNTIMES,
         launches=False,
+        runs_as=(*_TOP_P, *_LAW),
     ),
     _implementation(
-        "accept_sampling", ("half-open", "half-open"), f"{_DSPARK}:AcceptSampling", _RUNTIMES, launches=True
+        "accept_sampling",
+        ("half-open", "half-open"),
+        f"{_DSPARK}:AcceptSampling",
+        _RUNTIMES,
+        launches=True,
+        runs_as=(
+            "triton:speculative_sampling_*",
+            "triton:_cap_correct_len_kernel?",
+            "triton:_gather_two_level_bonus_kernel",
+            *(f"{kernel}?" for kernel in _TOP_P),
+            *_LAW,
+        ),
     ),
     # On HIP sglang binds the kernel behind it to nothing: fixtures/greedy_impostor.py reads that from any release.
     _implementation(

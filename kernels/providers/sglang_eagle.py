@@ -222,7 +222,14 @@ def _answer(coins: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return coins.contiguous()
 
 
-def _implementation(function: str, provider: str) -> Implementation:
+_FILTERS = (
+    "triton:_mask_and_partial_sum_kernel?", "triton:_normalize_kernel?", "torch:softmax?", "torch:sort?", "torch:scan?",
+    "torch:topk?",
+)  # fmt: skip
+"""What makes the target's law before a verifier is called."""
+
+
+def _implementation(function: str, provider: str, kernel: str) -> Implementation:
     return Implementation(
         provider,
         "accept_sampling",
@@ -233,11 +240,14 @@ def _implementation(function: str, provider: str) -> Implementation:
         distribution="sglang",
         origin="sglang/srt/speculative/eagle_utils.py:eagle_sample",
         launches=True,
+        runs_as=(f"triton:{kernel}", *_FILTERS),
         paths=(("dense", "half-open"),),
         asked="really samples",
     )
 
 
-WITHOUT_REJECTION_SAMPLING = _implementation("without_rejection_sampling", "sglang_eagle")
-WITH_REJECTION_SAMPLING = _implementation("with_rejection_sampling", "sglang_eagle_rejecting")
+WITHOUT_REJECTION_SAMPLING = _implementation(
+    "without_rejection_sampling", "sglang_eagle", "verify_tree_greedy_kernel_triton"
+)
+WITH_REJECTION_SAMPLING = _implementation("with_rejection_sampling", "sglang_eagle_rejecting", "speculative_sampling_*")
 IMPLEMENTATIONS = (WITHOUT_REJECTION_SAMPLING, WITH_REJECTION_SAMPLING)

@@ -398,11 +398,26 @@ def attention(
         distribution="sglang",
         origin=f"{KERNELS}/{origin}",
         launches=True,
+        runs_as=_RUNS_AS[load.partition(":")[2]],
         heads_apart=True,
         dtypes=_EIGHT_BIT_CACHE if narrow else _SIXTEEN_BIT,
         **declared,
     )
 
+
+_RUNS_AS = {
+    "mla_decode": (
+        "triton:_fwd_grouped_kernel_stage1",
+        "triton:_fwd_kernel_stage2",
+        "triton:get_num_kv_splits_triton?",
+    ),
+    "mla_verify": ("triton:_fwd_kernel",),
+    "mla_verify_shared": ("triton:_verify_mla_prefix_stage1", "triton:_verify_mla_combine_stage2"),
+    "mla_extend": ("triton:_fwd_kernel",),
+    "mla_prefill": ("triton:_fwd_kernel",),
+    "mla_prefill_dense": ("triton:_fwd_kernel_dense_prefill",),
+}
+"""By function of these providers."""
 
 _DECODE = ("mla_decode", "sglang_mla:mla_decode", "decode_attention.py:decode_attention_fwd")
 _EXTEND = ("mla_extend", "sglang_mla:mla_extend", "extend_attention.py:extend_attention_fwd")

@@ -130,5 +130,6 @@ IMPLEMENTATIONS = (
         distribution="sglang",
         origin=f"{KERNELS}/merge_state.py:merge_state_triton",
         launches=True,
+        runs_as=("triton:merge_state_kernel",),
     ),
 )

@@ -206,7 +206,13 @@ _OPS = "sglang/kernels/ops/speculative"
 
 
 def _implementation(
-    operator: str, variant: str, runtimes: tuple[str, ...], origin: str, load: str = "", launches: bool = True
+    operator: str,
+    variant: str,
+    runtimes: tuple[str, ...],
+    origin: str,
+    load: str = "",
+    launches: bool = True,
+    runs_as: tuple[str, ...] = (),
 ) -> Implementation:
     return Implementation(
         "sglang",
@@ -218,12 +224,17 @@ def _implementation(
         distribution="sglang",
         origin=f"{_OPS}/{origin}",
         launches=launches,
+        runs_as=runs_as,
     )
 
 
 IMPLEMENTATIONS = (
     _implementation(
-        "chain_verify", "half-open", (*_SIMULATED, *_GPU), "reject_sampling.py:chain_speculative_sampling_triton"
+        "chain_verify",
+        "half-open",
+        (*_SIMULATED, *_GPU),
+        "reject_sampling.py:chain_speculative_sampling_triton",
+        runs_as=("triton:speculative_sampling_*",),
     ),
     _implementation(
         "target_only_verify",
@@ -232,7 +243,13 @@ IMPLEMENTATIONS = (
         "sampling.py:tree_speculative_sampling_target_only",
         launches=False,
     ),
-    _implementation("tree_verify_greedy", "first-match", _SIMULATED, "spec_tree.py:verify_tree_greedy_triton"),
+    _implementation(
+        "tree_verify_greedy",
+        "first-match",
+        _SIMULATED,
+        "spec_tree.py:verify_tree_greedy_triton",
+        runs_as=("triton:verify_tree_greedy_kernel_triton",),
+    ),
     _implementation(
         "tree_verify_greedy",
         "first-match",
@@ -247,5 +264,11 @@ IMPLEMENTATIONS = (
         "sampled",
         ("compile", "emulate", *_GPU),
         "dspark/blockwise_rejection.py:blockwise_rejection_triton",
+        runs_as=(
+            "triton:_stats_kernel",
+            "triton:_rejection_kernel",
+            "triton:_resample_kernel",
+            "triton:_insert_kernel",
+        ),
     ),
 )
