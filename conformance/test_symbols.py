@@ -1,0 +1,79 @@
+"""Platform symbol audit: no name that is missing on ROCm is used there, but for what somebody has looked at.
+
+The installed packages are read, not imported, and held against ``golden/baselines/symbols.toml``; ``waveproof audit``
+prints the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from waveproof.fixtures.audit.audit import Audit, audit
+from waveproof.fixtures.audit.findings import CERTAINTIES, Finding
+from waveproof.fixtures.audit.reviewed import FILE, Reviewed, compared, load
+from waveproof.fixtures.inspection import Inspection, unavailable
+from waveproof.golden.judges.judgement import Judgement
+from waveproof.kernels.runtimes.catalogue import package_folder
+
+pytestmark = pytest.mark.rocm
+
+
+@pytest.fixture(scope="module")
+def reviewed() -> Mapping[tuple[str, str], Reviewed]:
+    return load(FILE)
+
+
+def folder_of(package: str) -> Path:
+    """Where a package is installed; it is unavailable where it is not."""
+    found = package_folder(package)
+    if found is None:
+        unavailable(f"{package} is not installed")
+    assert found is not None
+    return found
+
+
+def judgements(made: Audit, reviewed: Mapping[tuple[str, str], Reviewed]) -> Iterator[Judgement]:
+    """One for each certainty: how many findings of it are new."""
+    new = compared(made, reviewed).new
+    for certainty in CERTAINTIES:
+        found = [one for one in new if one.certainty == certainty]
+        yield Judgement(
+            f"no new {certainty} symbol", not found, len(found), 0, "findings",
+            f"what {FILE.name} has of {made.package} on {made.platform}", message="; ".join(map(told, found[:5])),
+        )  # fmt: skip
+
+
+def told(finding: Finding) -> str:
+    """One finding in a failure message, with what to do."""
+    inside = f" in {finding.function}" if finding.function else ""
+    because = f" ({finding.why})" if finding.why else ""
+    return (
+        f"{finding.where}: {finding.kind}: {finding.name}{inside}; bound at {finding.bound[0]}{because}; look at it "
+        f"with `waveproof audit {finding.file.partition('/')[0]} --baseline {FILE.name}`, then --accept"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["sglang", "aiter"])
+def test_no_symbol_is_missing(
+    package: str, reviewed: Mapping[tuple[str, str], Reviewed], inspection: Inspection
+) -> None:
+    inspection.provider = package
+    folder_of(package)
+    made = audit(package, "hip")
+    inspection.versions = {package: made.version}
+    inspection.looked_at = made.files
+    for stale in compared(made, reviewed).stale:
+        inspection.note(f"{FILE.name}: not found any more: {': '.join(stale.fingerprint)}")
+    inspection.hold_all(judgements(made, reviewed))
+
+
+def test_no_symbol_is_missing_in_a_part(reviewed: Mapping[tuple[str, str], Reviewed], inspection: Inspection) -> None:
+    """Of AITER what opens a process group: small, and so in the quick profile."""
+    inspection.provider = "aiter"
+    made = audit(str(folder_of("aiter") / "dist"), "hip", processes=1)
+    inspection.looked_at = made.files
+    inspection.hold_all(judgements(made, reviewed))
