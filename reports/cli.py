@@ -13,22 +13,30 @@ import typer
 from typer.core import TyperGroup
 
 from waveproof.reports import (
+    cli_audit,
     cli_case_study,
+    cli_coverage,
+    cli_dispatch,
     cli_emulate,
     cli_figures,
     cli_golden,
     cli_heads,
     cli_impostor,
+    cli_launched,
+    cli_resources,
     cli_serve,
+    cli_startup,
+    cli_tables,
     cli_trial,
 )
+from waveproof.reports.console import wide_console
 
 
 class _Refusing(TyperGroup):
     """Shows what the suite refuses as one line and exit status 2.
 
-    The suite's own exception classes and files that cannot be opened are the user's to mend. Anything else is a
-    fault of ours and keeps its traceback.
+    The suite's own exception classes, files that cannot be opened and packages that are not installed are the user's to
+    mend. Anything else is a fault of ours and keeps its traceback.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -38,6 +46,8 @@ class _Refusing(TyperGroup):
         except Exception as error:
             if isinstance(error, OSError) and error.filename is not None:
                 line = f"{Path(str(error.filename)).name}: {error.strerror}"
+            elif isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("waveproof"):
+                line = f"needs the package {error.name}, which is not installed: tox.ini names what each command needs"
             elif type(error).__module__.startswith("waveproof."):
                 line = str(error)
             else:
@@ -57,9 +67,16 @@ cli_emulate.app.command()(cli_case_study.case_study)
 cli_emulate.app.command()(cli_case_study.lds_order)
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
+app.command()(cli_audit.audit)
+app.command()(cli_coverage.coverage)
+app.command()(cli_dispatch.dispatch)
 app.command()(cli_heads.heads)
 app.command()(cli_impostor.impostor)
+app.command()(cli_launched.launched)
+app.command()(cli_resources.resources)
 app.command("serve-check")(cli_serve.serve_check)
+app.command()(cli_startup.startup)
+app.command()(cli_tables.tables)
 app.command()(cli_trial.soak)
 
 Results = Annotated[
@@ -133,14 +150,28 @@ def killmatrix(
     public: Annotated[bool, typer.Option("--public", help="Also show what public comparison rules reject.")] = False,
 ) -> None:
     """Put planted faults and right implementations through the suite; exit status 1 if one comes out wrong."""
+    import time
+
     from waveproof.selftest.kill_matrix import kill_matrix, well
+    from waveproof.selftest.mutants.tables import PLANTED, UnknownFamily
+    from waveproof.selftest.planted import TABLES, inspect_families, render_planted
     from waveproof.selftest.public_rules import public_rules
 
-    runtimes = [name for name in runtime.split(",") if name]
-    trials = kill_matrix(profile, runtimes, operator, _wide_console(), family)
-    if public:
-        public_rules(trials, _wide_console())
-    raise typer.Exit(0 if well(trials) else 1)
+    if family not in ("", *PLANTED, *TABLES):
+        raise UnknownFamily(f"unknown family {family!r}; there are: {', '.join((*PLANTED, *TABLES))}")
+    console = wide_console()
+    good = True
+    if family not in TABLES:
+        trials = kill_matrix(profile, [name for name in runtime.split(",") if name], operator, console, family)
+        if public:
+            public_rules(trials, console)
+        good = well(trials)
+    if family in TABLES or not (family or operator or runtime):
+        started = time.monotonic()
+        found = inspect_families([family] if family else TABLES)
+        render_planted(found, time.monotonic() - started, console)
+        good = good and all(one.as_due for one in found)
+    raise typer.Exit(0 if good else 1)
 
 
 @app.command()
@@ -148,11 +179,4 @@ def publicrules() -> None:
     """Show which of the planted faults comparison rules in public use would reject."""
     from waveproof.selftest.public_rules import public_rules
 
-    public_rules((), _wide_console())
-
-
-def _wide_console() -> Any:
-    """A console that is wide enough for a matrix where the output goes to a file."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=180)
+    public_rules((), wide_console())

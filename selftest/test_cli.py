@@ -191,3 +191,11 @@ def test_waivers_are_listed_and_bad_ones_refused(tmp_path: Path) -> None:
     result = run("waivers", path)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("waveproof.fixtures.tables.tree.installed", absent)
+    assert_one_line(run("tables"), "needs the package torch")
