@@ -179,8 +179,8 @@ def _as(setting: Setting, data: Data, modules: _Modules) -> Iterator[None]:
     """The machine of a setting: its torch, its packages, its environment."""
     torch = ModuleType("torch")
     torch.version = ModuleType("torch.version")  # type: ignore[attr-defined]
-    torch.version.hip = "6.4" if setting.platform == "hip" else None  # type: ignore[attr-defined]
-    torch.version.cuda = "12.8" if setting.platform == "cuda" else None  # type: ignore[attr-defined]
+    torch.version.hip = "6.4" if setting.platform == "hip" else None
+    torch.version.cuda = "12.8" if setting.platform == "cuda" else None
     undecided = ModuleType(UNDECIDED_PACKAGE) if setting.installed else None
     if undecided is not None:
         undecided.kernel = _callable  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def _as(setting: Setting, data: Data, modules: _Modules) -> Iterator[None]:
         NEVER_THERE: None,
     }
     before = {name: sys.modules[name] for name in replaced if name in sys.modules}
-    sys.modules.update(replaced)  # type: ignore[arg-type]
+    sys.modules.update(replaced)
     os.environ[ENVIRONMENT] = "1" if setting.variable else "0"
     sys.meta_path.insert(0, modules)
     try:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
@@ -79,7 +80,7 @@ def _is_hidden(run: Execution) -> bool:
     return run.cut or run.broken_off or run.stub_decided
 
 
-def is_dead(finding: Finding, here: Sequence[Execution], there: dict[object, Execution]) -> bool:
+def is_dead(finding: Finding, here: Sequence[Execution], there: Mapping[Any, Execution]) -> bool:
     """Whether a line runs on CUDA and, the scope being entered alike, never on ROCm."""
     line, scope = (finding.file, finding.line), (finding.file, finding.function)
     if any(line in one.lines for one in here):
@@ -88,7 +89,7 @@ def is_dead(finding: Finding, here: Sequence[Execution], there: dict[object, Exe
     return any(line in there[one.given].lines for one in alike if one.given in there)
 
 
-def caused_by_platform(here: Sequence[Execution], there: dict[object, Execution]) -> Iterator[Missing]:
+def caused_by_platform(here: Sequence[Execution], there: Mapping[Any, Execution]) -> Iterator[Missing]:
     """What is missing on ROCm and not on CUDA, all else being the same.
 
     Of one name the first use counts, the others are mended with it. Once a branch was taken by what stands for
