@@ -5,6 +5,7 @@ One sub-application a subject. Everything heavy is imported by the command that 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +55,13 @@ class _Refusing(TyperGroup):
                 raise
         typer.echo(f"waveproof: {line}", err=True)
         raise typer.Exit(2)
+
+
+def _flowing(shown: typer.Typer) -> None:
+    """Let the help of each command flow: rich keeps a docstring's line ends, and narrow terminals break again."""
+    for one in shown.registered_commands:
+        if one.help is None and one.callback is not None and (text := inspect.getdoc(one.callback)):
+            one.help = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
 
 
 app = typer.Typer(
@@ -180,3 +188,8 @@ def publicrules() -> None:
     from waveproof.selftest.public_rules import public_rules
 
     public_rules((), wide_console())
+
+
+for _commands in (app, *(one.typer_instance for one in app.registered_groups)):
+    if _commands is not None:
+        _flowing(_commands)

@@ -70,6 +70,8 @@ def audit(
     wanted = [one.value for one in certainty or ([] if comparison is not None else [CertaintyOption.REACHABLE])]
     for finding in shown(made, comparison, wanted):
         console.print(_told(finding), markup=False, highlight=False, soft_wrap=True)
+    if comparison is None:
+        console.print(_closing(made, wanted), markup=False, highlight=False)
     for note in _notes(made, comparison):
         console.print(f"- {note}", markup=False, highlight=False, soft_wrap=True)
     if output is not None:
@@ -125,6 +127,21 @@ def _told(finding: Finding) -> str:
     if finding.why:
         lines.append(f"    {finding.certainty}{' by' if finding.certainty == 'guarded' else ':'} {finding.why}")
     return "\n".join(lines) + "\n"
+
+
+def _closing(made: Audit, shown: Sequence[str]) -> str:
+    """What the counts mean, and how to see the findings that were not printed."""
+    meant = {
+        "reachable": "certainly missing, and used by a call whose data lead there",
+        "guarded": "missing, and used where a setting or an unseen caller leads there",
+        "unknown": "perhaps missing, or in a function that nobody is seen to call",
+    }
+    counts = made.counts
+    hidden = [name for name in meant if counts[name] and name not in shown]  # type: ignore[index]
+    lines = [f"{name}: {meaning}" for name, meaning in meant.items()]
+    lines += [f"--certainty {name} prints {counts[name]}" for name in hidden]  # type: ignore[index]
+    end = "nothing is reachable: exit status 0" if not counts["reachable"] else "exit status 1"
+    return "\n".join((*lines, end))
 
 
 def _notes(made: Audit, comparison: Comparison | None) -> list[str]:

@@ -27,19 +27,24 @@ def coverage(
     model: Annotated[str, typer.Option(metavar="NAME", help="Or a built-in one: Kimi-K3, Kimi-K2, DeepSeek-V3.")] = "",
     tp: Annotated[int, typer.Option(help="Tensor parallel ranks.")] = 8,
     dcp: Annotated[int, typer.Option(help="Ranks that share a request's cache in decoding.")] = 1,
-    arch: Annotated[str, typer.Option(help="gfx942 or gfx950.")] = "",
-    product: Annotated[str, typer.Option(help="GPU; MI300X or MI355X if not given.")] = "",
-    kv_dtype: Annotated[str, typer.Option(help="Of the cache: bf16 or fp8.")] = "bf16",
+    arch: Annotated[str, typer.Option(help="gfx942 or gfx950; without it and --product, gfx950.")] = "",
+    product: Annotated[str, typer.Option(help="GPU; else MI300X or MI355X, by --arch.")] = "",
+    kv_dtype: Annotated[str, typer.Option(help="Dtype of the KV cache: bf16 or fp8.")] = "bf16",
     spec_tokens: Annotated[int, typer.Option(help="Drafted tokens; 0 without speculative decoding.")] = 0,
     spec_algorithm: Annotated[str, typer.Option(help="eagle, dflash or dspark; all if not given.")] = "",
     attention_backend: Annotated[str, typer.Option(help="aiter; or auto, what sglang chooses by itself.")] = "aiter",
-    sweep: Annotated[bool, typer.Option("--sweep", help="Over TP, cache dtype and drafted tokens, too.")] = False,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Print a table over TP, cache dtype and drafted tokens too.")
+    ] = False,
     figures: Annotated[bool, typer.Option(help="Whether to measure what fallbacks cost.")] = True,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="VERDICT", help="fallback, wrong, refused, error: no failure; repeat.")
+        list[str] | None,
+        typer.Option(metavar="VERDICT", help="Do not fail for fallback, wrong, refused or error; may be repeated."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--json", "-o", metavar="FILE", help="JSON file to write.")] = None,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Heat map of the sweep to write.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Heat map of the sweep to write; sweeps by itself.")
+    ] = None,
 ) -> None:
     """Print, operator by operator, which kernel a deployment runs on with the installed sglang and AITER, and why.
 
@@ -54,7 +59,7 @@ def coverage(
     from waveproof.fixtures.deployment.upstream import installed_upstream
     from waveproof.perf.fallback_costs import fallbacks
     from waveproof.reports import coverage_tables as tables
-    from waveproof.reports.coverage_summary import summary
+    from waveproof.reports.coverage_summary import caution, summary
 
     served, gpu = _served(config, model), _gpu(arch, product)
     _writable(output, "--json")
@@ -78,10 +83,12 @@ def coverage(
     if sweep or picture is not None:
         cells = _swept(deployment, console)
         out.print(tables.sweep_table(deployment, cells))
+        if caution(found):
+            out.print(caution(found), markup=False, highlight=False, style="bold")
     if picture is not None:
         from waveproof.reports.coverage_picture import draw
 
-        draw(deployment, cells, versions, picture)
+        draw(deployment, cells, versions, picture, caution(found))
         typer.echo(f"{picture}: {len(cells)} cells")
     if output is not None:
         output.write_text(tables.document(found, costs, cells, versions, told), encoding="utf-8")

@@ -44,16 +44,20 @@ def launched(
     ] = None,
     expect: Annotated[
         list[str] | None,
-        typer.Option(help="Class that must run: asm, triton, 'asm:mla_dec_*'; with a ? at its end, may run beside."),
+        typer.Option(
+            help="Kernels that must run: asm, triton, 'asm:mla_dec_*'; with a ? at its end: may run beside them."
+        ),
     ] = None,
     provider: Annotated[
-        str, typer.Option(help="Expect what this provider's implementation of the operator states.")
+        str, typer.Option(help="Expect the kernels that the suite knows of this provider, e.g. aiter, for --operator.")
     ] = "",
-    product: Annotated[str, typer.Option(help="MI300X, MI355X, ...; the trace's own device where it names one.")] = "",
+    product: Annotated[
+        str, typer.Option(help="MI300X, MI355X, ...; not needed where the trace names its device.")
+    ] = "",
     least_bytes: Annotated[
         float, typer.Option("--bytes", help="Bytes that each range must read at least: it cannot be faster than these.")
     ] = 0.0,
-    cold: Annotated[bool, typer.Option("--cold", help="Nothing of these bytes lies in a cache before.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="None of these bytes lies in a cache before the range.")] = False,
     repeats: Annotated[bool, typer.Option("--repeats", help="The ranges of one name are repeats of one call.")] = False,
     output: Annotated[Path | None, typer.Option("--json", "-o", help="JSON file with kernels and findings.")] = None,
 ) -> None:
@@ -67,7 +71,7 @@ def launched(
 
     from waveproof.fixtures.launched.trace import read_trace
     from waveproof.fixtures.products import UnknownProduct, product_named, product_of
-    from waveproof.golden.judges.launched import expectation
+    from waveproof.golden.judges.launched import ALONE, INSTALLED, RAN, SEEN, expectation
 
     if not 0 <= least_bytes < math.inf:
         raise BadOption(f"--bytes {least_bytes:g}: a number of bytes from 0, 0 for none")
@@ -88,18 +92,23 @@ def launched(
         groups.append((works, expectation(stated) if stated else None))
     works = [work for group, _ in groups for work in group]
     console = wide_console(160)
-    console.print(table(works, found))
+    if any(work.kernels or work.copies for work in works):
+        console.print(table(works, found))
+    else:
+        console.print(f"{found.source}: no kernel in {_ranges(len(works))}", markup=False, highlight=False)
     broken = [
         one for group, expected in groups
         for one in _judgements(group, expected, device, least_bytes, cold, repeats) if not one.holds
     ]  # fmt: skip
     for one in broken:
-        console.print(f"FAULT  {one.rule}: {one.message}", markup=False, highlight=False, style="red")
+        console.print(f"FAULT  {one.message} (broken rule: {one.rule})", markup=False, highlight=False, style="red")
+    other = any(one.rule in (SEEN, RAN, ALONE, INSTALLED) for one in broken)
     texts = list(dict.fromkeys(expected.text for _, expected in groups if expected is not None))
     if not texts:
         told = "nothing was expected: give --expect or --provider"
     else:
-        told = f"expected {'; '.join(texts)}: {'not' if broken else 'it is'} what ran in {_ranges(len(works))}"
+        told = f"expected {'; '.join(texts)}: {'not' if other else 'it is'} what ran in {_ranges(len(works))}"
+        told += ", but see the fault above" if broken and not other else ""
     console.print(told, markup=False, highlight=False)
     if output is not None:
         output.write_text(document(found, works, broken), encoding="utf-8")
@@ -117,11 +126,15 @@ def _stated(provider: str, operator: str) -> list[str]:
 
     if not provider:
         return []
-    known = [one for one in builtin_implementations() if one.provider == provider and one.runs_as]
+    stating = [one for one in builtin_implementations() if one.runs_as]
+    known = [one for one in stating if one.provider == provider]
+    if not known:
+        names = ", ".join(dict.fromkeys(one.provider for one in stating))
+        raise NothingStated(f"--provider {provider}: states no kernels; these do: {names}")
     chosen = [one for one in known if one.operator == operator]
     if not chosen:
-        may = ", ".join(dict.fromkeys(one.operator for one in known)) or "none"
-        raise NothingStated(f"--provider {provider}: name one of its operators with --operator; it states: {may}")
+        may = ", ".join(dict.fromkeys(one.operator for one in known))
+        raise NothingStated(f"--provider {provider}: name one of its operators with --operator: {may}")
     return list(dict.fromkeys(text for one in chosen for text in one.runs_as))
 
 

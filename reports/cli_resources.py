@@ -33,7 +33,8 @@ def resources(
     """Compile upstream Triton kernels as their own host code launches them, and compare with the baseline.
 
     No GPU. Exit status 1 where a kernel takes more than budgeted, breaks a rule without a reviewed exception, no
-    longer compiles, or the baseline is stale. Half a minute on two cores with Triton's cache warm, a minute without.
+    longer compiles, or the baseline is stale. B: bytes; V/S: vector and scalar registers. Half a minute on two
+    cores with Triton's cache warm, a minute without.
     """
     from waveproof.fixtures.resources.budgets import BASELINE, load_baseline
     from waveproof.fixtures.resources.cases import chosen
@@ -64,7 +65,7 @@ def resources(
         console.print(f"- {note}", markup=False, highlight=False)
     if output is not None:
         output.write_text(document(results, rows), encoding="utf-8")
-        typer.echo(f"{output}: {len(results)} launch cases")
+        typer.echo(f"{output}: {len(results)} launch cases with their architecture")
     if not results:
         raise NothingToDo("nothing could be compiled here")
     raise typer.Exit(1 if failed else 0)
@@ -144,9 +145,12 @@ def _report(results: Sequence[Compilation], rows: Sequence[Budget], console: Any
         )  # fmt: skip
     kernels = sum(len(one.kernels) for one in results)
     verdict = f"{len(broken)} rules broken" if broken else "all within budget"
+    arches = " and ".join(sorted({one.arch for one in results}))
     known = sum(len(row.known) for row in rows if _here(row, results))
     console.print(
-        f"{len(results)} launch cases, {kernels} kernels, {verdict}, {known} known exceptions", highlight=False
+        f"{len({one.case for one in results})} launch cases on {arches}, {len(results)} compilations, "
+        f"{kernels} kernels: {verdict}, {known} known exceptions",
+        highlight=False,
     )
     return bool(broken)
 
@@ -156,7 +160,18 @@ def _here(row: Budget, results: Iterable[Compilation]) -> bool:
                for one in results)  # fmt: skip
 
 
-HEADS = ("warps/stages", "VGPR/AGPR", "SGPR", "spills V/S", "scratch", "LDS", "MFMA", "waves/SIMD", "waves/CU", "code")
+HEADS = (
+    "warps/stages",
+    "VGPR/AGPR",
+    "SGPR",
+    "spills V/S",
+    "scratch B",
+    "LDS B",
+    "MFMA",
+    "waves/SIMD",
+    "waves/CU",
+    "code B",
+)
 
 
 def table(results: Sequence[Compilation], rows: Sequence[Budget]) -> Any:

@@ -28,15 +28,18 @@ def startup(
         ),
     ] = None,
     api_key_env: Annotated[str, typer.Option(metavar="VAR", help="Environment variable that holds the API key.")] = "",
-    json_output: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for the result.")] = None,
+    json_output: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="JSON file with the result.")
+    ] = None,
 ) -> None:
     """List the backends that a server chose, with the lines that say so, and the lines that mean a fallback.
 
-    Reads plain logs, coloured ones, JSON ones and those of many ranks at once, and holds none of them. Only lines whose
-    message begins as upstream's own logging call does are taken, so that a prompt cannot be mistaken for one.
+    Reads plain logs, coloured ones, JSON ones and those of many ranks at once, without keeping them in memory. Only
+    lines whose message begins as upstream's own logging call does are taken: a prompt cannot be mistaken for one.
 
-    Exit status: 0 as required, 1 something required is not so or the server raised an exception, 3 inconclusive (never
-    said to be ready, or no choice is stated), 2 the command was given wrongly.
+    Exit status: 0 as required (a fallback fails with --require no-fallback only), 1 something required is not so or the
+    server raised an exception, 3 inconclusive (never said to be ready, or no choice is stated), 2 the command was given
+    wrongly.
     """
     from waveproof.fixtures.servers.startup_required import judged, overall, requirement
     from waveproof.reports.startup_report import EXIT_CODES, choices, closing_lines, document, findings

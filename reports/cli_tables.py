@@ -21,8 +21,10 @@ def tables(
     target: Annotated[
         str, typer.Argument(metavar="[aiter|DIR]", help="The installed AITER, or a folder with one: a checkout.")
     ] = "aiter",
-    rule: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this rule; may be given again.")] = None,
-    output: Annotated[Path | None, typer.Option("--json", "-o", metavar="FILE", help="Each finding as JSON.")] = None,
+    rule: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this rule; may be repeated.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--json", "-o", metavar="FILE", help="JSON file with each finding.")
+    ] = None,
     baseline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Reviewed findings; the suite's own for `aiter`, none for DIR.")
     ] = None,
@@ -33,7 +35,7 @@ def tables(
 ) -> None:
     """Find rows that no device can reach, kernels and code objects that do not exist, and shapes without a row.
 
-    Nothing of AITER is imported or run; no GPU. Exit status 1 where there is a finding that the baseline has not,
+    Nothing of AITER is imported or run; no GPU. Exit status 1 where there is a finding that is not in the baseline,
     or where one that was reviewed in these versions is not found any more.
     """
     from waveproof.fixtures.baselines import BadBaseline
@@ -67,7 +69,8 @@ def tables(
         typer.echo(f"{output}: {len(findings)} findings")
     seconds = sum(one.seconds for one in results)
     new = sum(len(found) for _, found in compared.new)
-    typer.echo(f"{len(findings)} findings by {len(rules)} rules in {seconds:.1f} s, {new} of them not reviewed")
+    hint = "" if every or not compared.known else "; --all prints the reviewed ones with their notes"
+    typer.echo(f"{len(findings)} findings by {len(rules)} rules in {seconds:.1f} s, {new} of them not reviewed{hint}")
     blind = compared.gone if known.of_this_installation else ()
     if blind:
         typer.echo(f"{len(blind)} reviewed kinds are not found in the versions that they were reviewed in: look why")
@@ -103,7 +106,8 @@ def overview(results: Sequence[Result], compared: Comparison) -> Any:
     made = Table(
         "rule", Column("must hold", overflow="fold", ratio=1), Column("looked at", justify="right"),
         Column("errors", justify="right"), Column("warnings", justify="right"), Column("new", justify="right"),
-        Column("s", justify="right"), title="AITER's tables", title_justify="left",
+        Column("seconds", justify="right"),
+        title="Tables and code objects of AITER, and what sglang copies of them", title_justify="left",
     )  # fmt: skip
     for one in results:
         errors = sum(found.severity == "error" for found in one.findings)

@@ -44,7 +44,9 @@ class PictureUnavailable(RuntimeError):
     """matplotlib, which draws it, is not installed."""
 
 
-def draw(deployment: Deployment, cells: Sequence[Cell], versions: dict[str, str], file: Path) -> None:
+def draw(
+    deployment: Deployment, cells: Sequence[Cell], versions: dict[str, str], file: Path, caution: str = ""
+) -> None:
     """Write the heat map as a PNG (or what else the file's name says: ``.svg``, ``.pdf``).
 
     Args:
@@ -52,6 +54,7 @@ def draw(deployment: Deployment, cells: Sequence[Cell], versions: dict[str, str]
         cells: the sweep.
         versions: of packages, for the line below.
         file: to write.
+        caution: what holds whatever the cells say.
 
     Raises:
         PictureUnavailable: there is nothing to draw with.
@@ -132,6 +135,7 @@ def draw(deployment: Deployment, cells: Sequence[Cell], versions: dict[str, str]
     )  # fmt: skip
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     figure.text(left, 0.15 / down, f"waveproof coverage --sweep; {named}", fontsize=7.5, color="#666666")
+    figure.text(1 - 0.02, 0.15 / down, caution, fontsize=7.5, color=COLOURS[Verdict.ERROR], ha="right")
     figure.savefig(file, dpi=160)
 
 

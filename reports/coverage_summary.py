@@ -24,6 +24,13 @@ def summary(coverage: Coverage, choice: str, costs: Sequence[Fallback]) -> str:
     return " ".join(_sentences(coverage, row, row.attention, choice, costs))
 
 
+def caution(coverage: Coverage) -> str:
+    """What holds whatever the other verdicts say; empty where nothing does."""
+    if coverage.row(PAIR).verdict is not Verdict.ERROR:
+        return ""
+    return f"As installed, calls on the AITER backend raise: this sglang and this AITER do not fit (see {PAIR!r})."
+
+
 def _sentences(coverage: Coverage, row: Row, one: Attention, choice: str, costs: Sequence[Fallback]) -> Iterator[str]:
     at = coverage.deployment
     heads = f"{at.heads} heads a rank" + (f", {one.heads} with DCP {at.dcp}" if at.dcp > 1 else "")
@@ -36,8 +43,8 @@ def _sentences(coverage: Coverage, row: Row, one: Attention, choice: str, costs:
     yield f"{heads}: {_said(row, one)}."
     if choice != "aiter":
         yield f"Without --attention-backend aiter it silently runs all attention on {generic}."
-    if coverage.row(PAIR).verdict is Verdict.ERROR:
-        yield f"As installed, calls on the AITER backend raise: this sglang and this AITER do not fit (see {PAIR!r})."
+    if caution(coverage):
+        yield caution(coverage)
 
 
 def _said(row: Row, one: Attention) -> str:

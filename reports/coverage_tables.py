@@ -239,8 +239,8 @@ def legend(cells: Sequence[Cell]) -> str:
     known = "   ".join(f"{verdict.symbol} {verdict.value}" for verdict in seen)
     absent = "   – heads not split evenly" if any(cell.row is None for cell in cells) else ""
     return (
-        f"{known}{absent}; numbers are heads a rank and what they are padded to, of "
-        "tables weights with a row for every step; q: queries of a request; in brackets: not on sglang's own way"
+        f"{known}{absent}; numbers: heads a rank (and what they are padded to); GEMM and MoE: weights that have a "
+        "tuned row for every step, of all; q: queries of a request; in brackets: sglang does not come to it by itself"
     )
 
 

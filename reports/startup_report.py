@@ -131,7 +131,9 @@ def closing_lines(startup: Startup, outcomes: Sequence[Outcome]) -> Iterator[tup
     for outcome in outcomes:
         yield f"{outcome.verdict.value:12} {outcome.rule}: {_short(outcome.message, 400)}", _VERDICTS[outcome.verdict]
     verdict = overall(outcomes)
-    yield verdict.value, _VERDICTS[verdict]
+    asked = any(outcome.rule == "no-fallback" for outcome in outcomes)
+    passed = "; with --require no-fallback the fallbacks above fail" if not asked and startup.of("fallback") else ""
+    yield f"{verdict.value:12} in all, exit status {EXIT_CODES[verdict]}{passed}", _VERDICTS[verdict]
 
 
 def _short(text: str, characters: int) -> str:

@@ -197,5 +197,5 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def absent() -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr("waveproof.fixtures.tables.tree.installed", absent)
+    monkeypatch.setattr("waveproof.fixtures.tables.lint.installed", absent)
     assert_one_line(run("tables"), "needs the package torch")

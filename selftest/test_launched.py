@@ -213,7 +213,7 @@ def test_names_of_ranges_are_listed() -> None:
         (b'{"traceEvents": [', "written to its end"),
         (b'{"nodes": []}', "no traceEvents"),
         (b"Name,Calls\na,1\n", "no column End_Timestamp"),
-        (gzip.compress(b"x" * 5000)[:30], "gzip"),
+        (gzip.compress(b"x" * 5000, mtime=0)[:30], "gzip"),
     ],
 )
 def test_refuses_other_files(tmp_path: Path, raw: bytes, told: str) -> None:
@@ -321,7 +321,8 @@ def test_command(tmp_path: Path) -> None:
     assert [kernel["kind"] for kernel in found["kernels"]] == ["torch", "asm", "triton"]
     code, told = _command(str(path), "--expect", "asm")
     assert code == 1, told
-    assert "FAULT nothing ran in its place" in told
+    assert "FAULT" in told
+    assert "(broken rule: nothing ran in its place)" in told
     assert _command(str(path))[0] == 0
 
 

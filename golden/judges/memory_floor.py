@@ -148,8 +148,9 @@ def judge_not_faster(
         "10 ns are allowed for each kernel",
         message=""
         if holds
-        else f"{where + ': ' if where else ''}{seconds * 1e6:.3g} us for {moved.total} bytes is {rate:.3g} TB/s: the "
-        "kernel cannot have read all that its result depends on, or the time is not that of the work",
+        else f"{where + ': ' if where else ''}{seconds * 1e6:.3g} us for {moved.total} bytes is {rate:.3g} TB/s, "
+        f"and the {level} of {memory.name} needs {floor * 1e6:.3g} us: the kernel cannot "
+        "have read all that its result depends on, or the time is not that of the work",
         expected=f"at least {floor * 1e6:.3g} us",
         got=f"{seconds * 1e6:.3g} us",
     )
