@@ -31,7 +31,6 @@ def folder_of(package: str) -> Path:
     found = package_folder(package)
     if found is None:
         unavailable(f"{package} is not installed")
-    assert found is not None
     return found
 
 

@@ -145,6 +145,22 @@ _FORMS = {
                 USE
         """,
     ),
+    "class in a class": (
+        """
+        def f(p):
+            class A:
+                top_k_renorm_prob = print
+                class B:
+                    USE
+        """,
+        """
+        def f(p):
+            top_k_renorm_prob = print
+            class A:
+                class B:
+                    USE
+        """,
+    ),
     "chained comparison": (
         """
         def f(p):
@@ -262,6 +278,18 @@ _FORMS = {
             for row in p:
                 if _is_hip:
                     continue
+                USE
+        """,
+    ),
+    "contradiction": (
+        """
+        def f(p):
+            if p.tall or not p.tall:
+                USE
+        """,
+        """
+        def f(p):
+            if not p.tall and p.tall:
                 USE
         """,
     ),

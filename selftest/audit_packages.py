@@ -14,8 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import strategies as st
-
 PACKAGE = "drawn"
 
 ENVIRONMENT = "DRAWN_VARIABLE"
@@ -347,12 +345,6 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-@st.composite
-def packages(draw: st.DrawFn) -> DrawnPackage:
-    """A package of the grammar above, of Python that compiles; it can be shrunk."""
-    return _Author(lambda among: draw(st.sampled_from(among))).package()
-
-
 def package_of(seed: int) -> DrawnPackage:
-    """The same package wherever it is drawn: Hypothesis also tries constants of whatever modules are loaded."""
+    """The same package wherever it is drawn."""
     return _Author(Random(seed).choice).package()

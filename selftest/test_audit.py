@@ -115,6 +115,34 @@ def test_a_choice_that_is_open_on_the_platform_is_no_guard(tmp_path: Path) -> No
         assert [one.certainty for one in found] == [certainty], test
 
 
+@pytest.mark.parametrize(
+    ("body", "certainty"),
+    [
+        ("if backend == 'fast':\n            raise ValueError", "guarded"),
+        ("if backend == 'fast':\n            return p", "guarded"),
+        ("if backend == 'fast':\n            return p\n        if p:\n            continue\n        p = 1", "guarded"),
+        ("if backend == 'fast':\n            return p\n        if p:\n            break", "guarded"),
+        ("if backend == 'fast':\n            continue\n        p = 1", "reachable"),
+        ("if backend == 'fast':\n            break", "reachable"),
+        ("if p:\n            return p", "reachable"),
+    ],
+)
+def test_what_leaves_a_loop_that_runs_is_a_condition_behind_it(tmp_path: Path, body: str, certainty: str) -> None:
+    verify = HEAD + ONLY_CUDA + (
+        f"def serve(p, backend):\n    for one in (1, 2):\n        {body}\n    return top_k_renorm_prob(p)\n"
+    )  # fmt: skip
+    assert [one.certainty for one in audited(package(tmp_path, verify=verify)).findings] == [certainty]
+    none = verify.replace("(1, 2)", "p")  # which may be empty
+    assert [one.certainty for one in audited(package(tmp_path, verify=none)).findings] == ["reachable"]
+
+
+def test_an_assertion_that_an_optional_package_fails_is_a_condition(tmp_path: Path) -> None:
+    optional = "try:\n    from flashinfer import renorm\nexcept ImportError:\n    renorm = None\n"
+    asserted = "def serve(p):\n    assert callable(renorm)\n    return top_k_renorm_prob(p)\n"
+    (one,) = audited(package(tmp_path, verify=HEAD + ONLY_CUDA + optional + asserted)).findings
+    assert (one.certainty, one.why) == ("guarded", "flashinfer.renorm can be imported")
+
+
 def test_a_package_with_scripts_is_entered_through_them(tmp_path: Path) -> None:
     """Not as a library, whose public functions are all entries."""
     package(tmp_path, verify=FAULT, cli="from .verify import sample\ndef main():\n    return sample(1)\n", idle=FAULT)
