@@ -163,9 +163,11 @@ OPEN = {
 }
 """Seeds of packages on which the law is known not to hold, and how: faults of the audit that nobody has mended.
 
-All are of the seeds from 2000 on, none of which the audit was mended by: 5 of the 1872 packages judged there, about 3
-in 1000, 2 of them by a false ``reachable``. Below 2000, where every breach was mended, the law holds throughout, so
-that the rate from 2000 on is the one to expect of others.
+They are what was counted, no bound that was set before: 5 of the 1872 packages judged from seed 2000 on, about 3 in
+1000, 2 of them by a false ``reachable``. Below 2000 every breach was mended, so the rate from 2000 on is the one to
+expect of other seeds. Drawn by Hypothesis, which prefers small and repeated parts, packages break the law in ways that
+none of these seeds does: `if variable: gamma = None` in one module, `gamma = ops.gamma` and a call of it in another is
+told ``reachable``, though without the variable there is no `ops.gamma`.
 """
 
 
