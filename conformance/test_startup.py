@@ -22,6 +22,7 @@ from waveproof.fixtures.servers.startup_sources import (
     judge_audit,
     load_reviewed,
 )
+from waveproof.kernels.runtimes.catalogue import DISTRIBUTIONS
 
 pytestmark = pytest.mark.rocm
 
@@ -32,7 +33,7 @@ def _sources(package: str, inspection: Inspection) -> Sources:
     found = installed(package)
     if found is None:
         unavailable(f"{package} is not installed: its logging calls cannot be read")
-    inspection.versions = {package: installed_version(package)}
+    inspection.versions = {DISTRIBUTIONS.get(package, package): installed_version(package)}
     return found
 
 

@@ -16,7 +16,7 @@ from waveproof.fixtures.audit.findings import CERTAINTIES, Finding
 from waveproof.fixtures.audit.reviewed import FILE, Reviewed, compared, load
 from waveproof.fixtures.inspection import Inspection, unavailable
 from waveproof.golden.judges.judgement import Judgement
-from waveproof.kernels.runtimes.catalogue import package_folder
+from waveproof.kernels.runtimes.catalogue import DISTRIBUTIONS, package_folder
 
 pytestmark = pytest.mark.rocm
 
@@ -63,7 +63,7 @@ def test_no_symbol_is_missing(
     inspection.provider = package
     folder_of(package)
     made = audit(package, "hip")
-    inspection.versions = {package: made.version}
+    inspection.versions = {DISTRIBUTIONS.get(package, package): made.version}
     inspection.looked_at = made.files
     for stale in compared(made, reviewed).stale:
         inspection.note(f"{FILE.name}: not found any more: {': '.join(stale.fingerprint)}")

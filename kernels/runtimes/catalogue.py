@@ -74,6 +74,10 @@ def package_folder(package: str) -> Path | None:
     return next((Path(place) for place in places), None)
 
 
+DISTRIBUTIONS = {"aiter": "amd-aiter"}
+"""Distributions that go by another name than the package in them. PyPI's ``aiter`` is an unrelated one."""
+
+
 def version_of(*distributions: str) -> str:
     """Version of the first of these that is installed; empty where none is."""
     for name in distributions:
