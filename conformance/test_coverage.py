@@ -17,7 +17,7 @@ from waveproof.fixtures.deployment import rules
 from waveproof.fixtures.deployment.attention import DECODE, PREFILL, VERIFY, prepare
 from waveproof.fixtures.deployment.coverage import BACKEND, cover
 from waveproof.fixtures.deployment.engine import EngineMissing
-from waveproof.fixtures.deployment.plan import KV_DTYPES, Deployment, product_of
+from waveproof.fixtures.deployment.plan import KV_DTYPES, Deployment, product_for
 from waveproof.fixtures.deployment.rules import judge_verdict, unless_wrong
 from waveproof.fixtures.deployment.upstream import Upstream, installed_upstream
 from waveproof.fixtures.deployment.verdicts import Coverage, Verdict
@@ -49,8 +49,7 @@ def upstream(inspection: Inspection) -> Upstream:
 
 
 @functools.cache
-def _covered(model: str, tp: int, kv_dtype: str, spec_tokens: int, dcp: int, arch: str, backend: str) -> Coverage:
-    deployment = Deployment(built_in(model), tp, product_of(arch), kv_dtype, spec_tokens, dcp, backend)
+def _covered(deployment: Deployment) -> Coverage:
     return cover(deployment, _installed())
 
 
@@ -60,13 +59,17 @@ def _installed() -> Upstream:
     return replace(installed_upstream(), advise=lambda use: ())
 
 
-def covered(
-    inspection: Inspection, model: str, tp: int, kv_dtype: str = "bf16", spec_tokens: int = 3, dcp: int = 1,
-    arch: str = "gfx950", backend: str = "aiter",
-) -> Coverage:  # fmt: skip
-    """The coverage of a built-in model; unavailable where the dispatcher cannot be asked here."""
+def deployed(
+    model: str, tp: int, kv_dtype: str = "bf16", dcp: int = 1, arch: str = "gfx950", backend: str = "aiter"
+) -> Deployment:
+    """A built-in model with three drafted tokens."""
+    return Deployment(built_in(model), tp, product_for(arch), kv_dtype, 3, dcp, backend)
+
+
+def covered(inspection: Inspection, deployment: Deployment) -> Coverage:
+    """The coverage of a deployment; unavailable where the dispatcher cannot be asked here."""
     try:
-        found = _covered(model, tp, kv_dtype, spec_tokens, dcp, arch, backend)
+        found = _covered(deployment)
     except (HostBuildUnavailable, DispatchUnanswered) as error:
         unavailable(str(error))
     inspection.looked_at += len(found.rows)
@@ -80,7 +83,7 @@ def test_twelve_heads_are_refused_and_padded(
     operator: str, kv_dtype: str, upstream: Upstream, inspection: Inspection
 ) -> None:
     """Kimi K3 on 8 GPUs: AITER has no kernel for 12 heads, in its own words, and 16/12 of the work is done."""
-    found = covered(inspection, K3, 8, kv_dtype)
+    found = covered(inspection, deployed(K3, 8, kv_dtype))
     row = found.row(operator)
     inspection.hold(judge_verdict(found, row, unless_wrong(row, Verdict.PADDED), "AITER on 12 heads: "))
     assert row.attention is not None
@@ -94,7 +97,7 @@ def test_padding_agrees_with_what_was_emulated(upstream: Upstream, inspection: I
     """What is called padded here is what ``test_padded_heads`` runs: 12 refused, 16 taken, by the same dispatcher."""
     from waveproof.fixtures.padded_heads import PADDED, REAL, host_answers
 
-    found = covered(inspection, K3, 8)
+    found = covered(inspection, deployed(K3, 8))
     answers = {(one.entry, one.heads): one for one in host_answers("gfx950")}
     assert {heads for _, heads in answers} == {REAL, PADDED}
     entry = next(entry for entry, heads in answers if "prefill" in entry)
@@ -107,7 +110,7 @@ def test_padding_agrees_with_what_was_emulated(upstream: Upstream, inspection: I
 @pytest.mark.slow
 def test_left_alone_sglang_falls_back(upstream: Upstream, inspection: Inspection) -> None:
     """Without --attention-backend the whole attention of 12 heads is generic Triton; asking for aiter mends it."""
-    found = covered(inspection, K3, 8, backend="auto")
+    found = covered(inspection, deployed(K3, 8, backend="auto"))
     choice, at = upstream.default_backend(12)
     if choice == "aiter":
         inspection.note(f"this sglang chooses aiter for 12 heads ({at})")
@@ -124,7 +127,7 @@ def test_left_alone_sglang_falls_back(upstream: Upstream, inspection: Inspection
 @pytest.mark.slow
 def test_twenty_four_heads_are_refused_in_words(upstream: Upstream, inspection: Inspection) -> None:
     """Kimi K3 on 4 GPUs: neither native nor padded; and the remedies have been asked."""
-    found = covered(inspection, K3, 4)
+    found = covered(inspection, deployed(K3, 4))
     for operator in (DECODE, VERIFY):
         row = found.row(operator)
         inspection.hold(judge_verdict(found, row, (Verdict.REFUSED, Verdict.ERROR), "24"))
@@ -135,7 +138,7 @@ def test_twenty_four_heads_are_refused_in_words(upstream: Upstream, inspection: 
 def test_more_gpus_repeat_heads(upstream: Upstream, inspection: Inspection) -> None:
     """6 heads a rank on 16 GPUs, and Kimi K2's 8 on 8, are brought up to 16 for decoding."""
     for model, tp, heads in ((K3, 16, 6), (K2, 8, 8)):
-        found = covered(inspection, model, tp)
+        found = covered(inspection, deployed(model, tp))
         row = found.row(DECODE)
         inspection.hold(judge_verdict(found, row, unless_wrong(row, Verdict.PADDED)))
         assert row.attention is not None
@@ -146,7 +149,7 @@ def test_more_gpus_repeat_heads(upstream: Upstream, inspection: Inspection) -> N
 def test_deepseek_on_eight_is_native(upstream: Upstream, inspection: Inspection) -> None:
     """16 heads a rank, with both caches: the shape that the kernels were made for."""
     for kv_dtype in KV_DTYPES:
-        found = covered(inspection, DEEPSEEK, 8, kv_dtype)
+        found = covered(inspection, deployed(DEEPSEEK, 8, kv_dtype))
         for operator in (DECODE, VERIFY):
             row = found.row(operator)
             inspection.hold(judge_verdict(found, row, unless_wrong(row, Verdict.FAST)))
@@ -158,7 +161,7 @@ def test_deepseek_on_eight_is_native(upstream: Upstream, inspection: Inspection)
 @pytest.mark.parametrize("dcp", [2, 8])
 def test_context_parallelism_gathers_heads(dcp: int, upstream: Upstream, inspection: Inspection) -> None:
     """DCP 2 and 8 of Kimi K3 on 8 GPUs: 24 and 96 heads in decoding, 12 in prefill, which alone is padded."""
-    found = covered(inspection, K3, 8, "fp8", dcp=dcp)
+    found = covered(inspection, deployed(K3, 8, "fp8", dcp))
     row, prefill = found.row(DECODE), found.row(PREFILL)
     assert row.attention is not None
     assert prefill.attention is not None
@@ -173,22 +176,19 @@ def test_context_parallelism_gathers_heads(dcp: int, upstream: Upstream, inspect
 def test_rules_hold_over_a_sweep(arch: str, upstream: Upstream, inspection: Inspection) -> None:
     """Three models over TP, cache dtype, DCP and the backend: each rule on each row."""
     inspection.arch = arch
-    plans = [
-        (model, tp, kv_dtype, 3, dcp, backend)
+    asked = [
+        deployed(model, tp, kv_dtype, dcp, arch, backend)
         for model in (K3, DEEPSEEK, K2)
         for tp in SIZES[arch]
         for kv_dtype in KV_DTYPES
         for dcp, backend in ((1, "aiter"), (2, "aiter"), (1, "auto"))
         if dcp == 1 or (model == K3 and tp == 8)
     ]
-    gpu = product_of(arch)
-    asked = [Deployment(built_in(plan[0]), plan[1], gpu, plan[2], plan[3], plan[4], plan[5]) for plan in plans]
     try:
         prepare(asked, upstream)
     except (HostBuildUnavailable, DispatchUnanswered) as error:
         unavailable(str(error))
-    coverages = [covered(inspection, *plan[:5], arch=arch, backend=plan[5]) for plan in plans]
-    inspection.hold_all(rules.judge(coverages, upstream))
+    inspection.hold_all(rules.judge([covered(inspection, one) for one in asked], upstream))
 
 
 @pytest.mark.slow
@@ -197,12 +197,7 @@ def test_every_served_model_has_a_verdict(upstream: Upstream, inspection: Inspec
     coverages = []
     for model in MODELS:
         tp = max(tp for tp in ranks(model) if tp <= 8)
-        deployment = Deployment(of_shapes(model), tp, product_of("gfx950"), "bf16", 1)
-        try:
-            coverages.append(cover(deployment, upstream))
-        except (HostBuildUnavailable, DispatchUnanswered) as error:
-            unavailable(str(error))
-    inspection.looked_at += sum(len(one.rows) for one in coverages)
+        coverages.append(covered(inspection, Deployment(of_shapes(model), tp, product_for("gfx950"), "bf16", 1)))
     inspection.hold_all(rules.judge(coverages, upstream))
     silent = [f"{one.deployment.model.name}: {row.operator}" for one in coverages for row in one.rows if not row.why]
     assert not silent, f"no reason is given: {silent[:3]}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from waveproof.fixtures.inspection import Inspection, unavailable
-from waveproof.fixtures.resources.budgets import Budget, differences, load_baseline, nearest
+from waveproof.fixtures.resources.budgets import Budget, differences, load_baseline, nearest, without_launcher
 from waveproof.fixtures.resources.cases import LaunchCase, chosen
 from waveproof.fixtures.resources.judging import described, judge
 from waveproof.fixtures.resources.process import Compiler, CompilerUnavailable
@@ -65,7 +65,7 @@ def test_budget(
         unavailable(str(error))
     inspection.versions = {"triton": compiled.triton, launch_case.package: compiled.version}
     rows, against = nearest(compiled, budgets)
-    if compiled.absent and (against or not rows):
+    if without_launcher(compiled, budgets):
         unavailable(f"{launch_case.package} {compiled.version} has no such launcher: {compiled.absent}")
     inspection.looked_at += len(compiled.kernels) + bool(compiled.fault)
     inspection.kernels += [kernel.name for kernel in compiled.kernels]

@@ -6,16 +6,14 @@ prints the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from waveproof.fixtures.audit.audit import Audit, audit
-from waveproof.fixtures.audit.findings import CERTAINTIES, Finding
-from waveproof.fixtures.audit.reviewed import FILE, Reviewed, compared, load
+from waveproof.fixtures.audit.audit import audit
+from waveproof.fixtures.audit.reviewed import FILE, Reviewed, compared, judgements, load
 from waveproof.fixtures.inspection import Inspection, unavailable
-from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.runtimes.catalogue import DISTRIBUTIONS, package_folder
 
 pytestmark = pytest.mark.rocm
@@ -32,27 +30,6 @@ def folder_of(package: str) -> Path:
     if found is None:
         unavailable(f"{package} is not installed")
     return found
-
-
-def judgements(made: Audit, reviewed: Mapping[tuple[str, str], Reviewed]) -> Iterator[Judgement]:
-    """One for each certainty: how many findings of it are new."""
-    new = compared(made, reviewed).new
-    for certainty in CERTAINTIES:
-        found = [one for one in new if one.certainty == certainty]
-        yield Judgement(
-            f"no new {certainty} symbol", not found, len(found), 0, "findings",
-            f"what {FILE.name} has of {made.package} on {made.platform}", message="; ".join(map(told, found[:5])),
-        )  # fmt: skip
-
-
-def told(finding: Finding) -> str:
-    """One finding in a failure message, with what to do."""
-    inside = f" in {finding.function}" if finding.function else ""
-    because = f" ({finding.why})" if finding.why else ""
-    return (
-        f"{finding.where}: {finding.kind}: {finding.name}{inside}; bound at {finding.bound[0]}{because}; look at it "
-        f"with `waveproof audit {finding.file.partition('/')[0]} --baseline {FILE.name}`, then --accept"
-    )
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from waveproof.fixtures.audit.audit import Audit
-    from waveproof.fixtures.audit.findings import Finding
+    from waveproof.fixtures.audit.findings import Certainty, Finding
     from waveproof.fixtures.audit.reviewed import Comparison
 
 _STYLES = {"reachable": "bold red", "guarded": "yellow", "unknown": ""}
@@ -131,15 +131,15 @@ def _told(finding: Finding) -> str:
 
 def _closing(made: Audit, shown: Sequence[str]) -> str:
     """What the counts mean, and how to see the findings that were not printed."""
-    meant = {
+    meant: dict[Certainty, str] = {
         "reachable": "certainly missing, and used by a call whose data lead there",
         "guarded": "missing, and used where a setting or an unseen caller leads there",
         "unknown": "perhaps missing, or in a function that nobody is seen to call",
     }
     counts = made.counts
-    hidden = [name for name in meant if counts[name] and name not in shown]  # type: ignore[index]
+    hidden = [name for name in meant if counts[name] and name not in shown]
     lines = [f"{name}: {meaning}" for name, meaning in meant.items()]
-    lines += [f"--certainty {name} prints {counts[name]}" for name in hidden]  # type: ignore[index]
+    lines += [f"--certainty {name} prints {counts[name]}" for name in hidden]
     end = "nothing is reachable: exit status 0" if not counts["reachable"] else "exit status 1"
     return "\n".join((*lines, end))
 

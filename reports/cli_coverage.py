@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from waveproof.reports.console import wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.deployment.coverage import Cell
-    from waveproof.fixtures.deployment.plan import Deployment
     from waveproof.fixtures.deployment.verdicts import Verdict
     from waveproof.fixtures.products import Product
     from waveproof.fixtures.shapes.served_model import ServedModel
@@ -55,6 +54,7 @@ def coverage(
     from rich.console import Console
 
     from waveproof.fixtures.deployment.coverage import cover
+    from waveproof.fixtures.deployment.coverage import sweep as swept
     from waveproof.fixtures.deployment.plan import Deployment
     from waveproof.fixtures.deployment.upstream import installed_upstream
     from waveproof.perf.fallback_costs import fallbacks
@@ -79,16 +79,18 @@ def coverage(
     for line in tables.footer(found, allowed, costs):
         out.print(line, markup=False, highlight=False)
     cells: Sequence[Cell] = ()
+    warning = caution(found)
     versions = {"sglang": upstream.engine.sglang, "amd-aiter": upstream.engine.aiter}
     if sweep or picture is not None:
-        cells = _swept(deployment, console)
+        with console.status("sweeping over TP, cache dtype and drafted tokens"):
+            cells = list(swept(deployment, upstream))
         out.print(tables.sweep_table(deployment, cells))
-        if caution(found):
-            out.print(caution(found), markup=False, highlight=False, style="bold")
+        if warning:
+            out.print(warning, markup=False, highlight=False, style="bold")
     if picture is not None:
         from waveproof.reports.coverage_picture import draw
 
-        draw(deployment, cells, versions, picture, caution(found))
+        draw(deployment, cells, versions, picture, warning)
         typer.echo(f"{picture}: {len(cells)} cells")
     if output is not None:
         output.write_text(tables.document(found, costs, cells, versions, told), encoding="utf-8")
@@ -121,9 +123,9 @@ def _served(config: Path | None, model: str) -> ServedModel:
 
 
 def _gpu(arch: str, product: str) -> Product:
-    from waveproof.fixtures.deployment.plan import product_of
+    from waveproof.fixtures.deployment.plan import product_for
 
-    return product_of(arch or ("" if product else "gfx950"), product)
+    return product_for(arch or ("" if product else "gfx950"), product)
 
 
 def _allowed(names: Sequence[str]) -> tuple[Verdict, ...]:
@@ -137,11 +139,3 @@ def _allowed(names: Sequence[str]) -> tuple[Verdict, ...]:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--allow")
         found += matching
     return tuple(found)
-
-
-def _swept(deployment: Deployment, console: Any) -> list[Cell]:
-    from waveproof.fixtures.deployment.coverage import sweep
-    from waveproof.fixtures.deployment.upstream import installed_upstream
-
-    with console.status("sweeping over TP, cache dtype and drafted tokens"):
-        return list(sweep(deployment, installed_upstream()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,9 +160,7 @@ def counts(answers: Mapping[Question, Answer], seconds: float) -> list[str]:
     prefill = [one for question, one in answers.items() if question.prefill]
     lines = [f"{len(decode)} calls of decode and {len(prefill)} of prefill asked in {seconds:.1f} s"]
     for label, group in (("decode", decode), ("prefill", prefill)):
-        by_gate: dict[str, int] = {}
-        for answer in group:
-            by_gate[answer.refused_by or "accepted"] = by_gate.get(answer.refused_by or "accepted", 0) + 1
+        by_gate = Counter(answer.refused_by or "accepted" for answer in group)
         told = (
             f"accepted {count}" if gate == "accepted" else f"{gate} refuses {count}" for gate, count in by_gate.items()
         )
@@ -194,13 +193,14 @@ def _broken(arches: Sequence[str]) -> list[Judgement]:
 
 def _accept() -> None:
     """Write the baseline, and print what it changes."""
-    from waveproof.fixtures.dispatch.snapshot import BASELINE, BaselineMissing, compare, dumped, load, take
+    from waveproof.fixtures.baselines import BadBaseline
+    from waveproof.fixtures.dispatch.snapshot import BASELINE, compare, dumped, load, take
 
     now = take()
     try:
         changed = [one.message for one in compare(load(), now) if not one.holds]
-    except BaselineMissing as missing:
-        changed = [str(missing)]
+    except BadBaseline as bad:
+        changed = [str(bad)]
     BASELINE.write_text(dumped(now), encoding="utf-8")
     for text in changed or ["no answer and no ruling changed"]:
         typer.echo(text)

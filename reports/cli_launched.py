@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from waveproof.fixtures.launched.trace import Trace, Work
     from waveproof.fixtures.products import Product
     from waveproof.golden.judges.judgement import Judgement
-    from waveproof.golden.judges.launched import Expectation, Ran
+    from waveproof.golden.judges.launched import Expectation
 
 
 class BadOption(ValueError):
@@ -69,9 +69,11 @@ def launched(
     """
     import math
 
+    from waveproof.fixtures.launched.judging import judge_works
     from waveproof.fixtures.launched.trace import read_trace
     from waveproof.fixtures.products import UnknownProduct, product_named, product_of
     from waveproof.golden.judges.launched import ALONE, INSTALLED, RAN, SEEN, expectation
+    from waveproof.golden.judges.memory_floor import LeastBytes
 
     if not 0 <= least_bytes < math.inf:
         raise BadOption(f"--bytes {least_bytes:g}: a number of bytes from 0, 0 for none")
@@ -96,9 +98,10 @@ def launched(
         console.print(table(works, found))
     else:
         console.print(f"{found.source}: no kernel in {_ranges(len(works))}", markup=False, highlight=False)
+    least = LeastBytes(int(least_bytes), 0) if least_bytes else None
     broken = [
-        one for group, expected in groups
-        for one in _judgements(group, expected, device, least_bytes, cold, repeats) if not one.holds
+        one for group, expected in groups for one in judge_works(group, expected, device, least, cold, repeats)
+        if not one.holds
     ]  # fmt: skip
     for one in broken:
         console.print(f"FAULT  {one.message} (broken rule: {one.rule})", markup=False, highlight=False, style="red")
@@ -138,32 +141,6 @@ def _stated(provider: str, operator: str) -> list[str]:
     return list(dict.fromkeys(text for one in chosen for text in one.runs_as))
 
 
-def _judgements(
-    works: Sequence[Work], expected: Expectation | None, device: Product | None, moved: float, cold: bool, repeats: bool
-) -> list[Judgement]:
-    from waveproof.fixtures.launched.names import shipped_kernels
-    from waveproof.golden.judges import launched as judges
-    from waveproof.golden.judges.memory_floor import LeastBytes, judge_not_faster
-
-    arch = device.gfx if device is not None and device.gfx.startswith("gfx") else ""
-    found: list[Judgement] = []
-    for work in works:
-        ran = work.ran()
-        if expected is None:
-            found.append(judges.judge_seen(ran, work.name))
-        found.append(judges.judge_recording(len(work.launches), work.unrecorded, work.dropped, work.name))
-        found.append(judges.judge_timed(ran, work.name))
-        if expected is not None:
-            found += judges.judge_ran(ran, expected, arch, bool(shipped_kernels()), work.name)
-            found.append(judges.judge_not_built(work, work.name))
-        if moved and device is not None:
-            least = LeastBytes(int(moved), 0)
-            found.append(judge_not_faster(work.busy_seconds, least, device, cold, len(work.kernels), work.name))
-    if repeats:
-        found.append(judges.judge_same([work.ran() for work in works]))
-    return found
-
-
 def _ranges(count: int) -> str:
     return "1 range" if count == 1 else f"{count} ranges"
 
@@ -173,7 +150,9 @@ def table(works: Sequence[Work], trace: Trace) -> Any:
     from rich.table import Column, Table
     from rich.text import Text
 
-    ran = _together(works)
+    from waveproof.fixtures.launched.trace import together
+
+    ran = together(works).ran()
     total = sum(one.seconds for one in ran)
     made = Table(
         Column("class", no_wrap=True), Column("calls", justify="right"), Column("time us", justify="right"),
@@ -189,15 +168,6 @@ def table(works: Sequence[Work], trace: Trace) -> Any:
             Text(kind, colours.get(one.kind, "")), str(one.calls), f"{one.seconds * 1e6:.1f}", share, Text(one.name)
         )
     return made
-
-
-def _together(works: Sequence[Work]) -> list[Ran]:
-    from waveproof.fixtures.launched.trace import classified
-
-    return classified(
-        [(span.name, span.seconds, False) for work in works for span in work.kernels]
-        + [(span.name, span.seconds, True) for work in works for span in work.copies]
-    )
 
 
 def document(trace: Trace, works: Sequence[Work], broken: Sequence[Judgement]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +36,7 @@ def resources(
     longer compiles, or the baseline is stale. B: bytes; V/S: vector and scalar registers. Half a minute on two
     cores with Triton's cache warm, a minute without.
     """
-    from waveproof.fixtures.resources.budgets import BASELINE, load_baseline
+    from waveproof.fixtures.resources.budgets import BASELINE, load_baseline, without_launcher
     from waveproof.fixtures.resources.cases import chosen
     from waveproof.kernels.runtimes.catalogue import ARCHES
 
@@ -52,7 +52,7 @@ def resources(
         raise NothingToDo(f"--baseline {baseline.name}: there is no such file; --accept writes one")
     rows = load_baseline(path)
     everything, notes = compile_all(pairs)
-    absent = _absent(everything, rows)
+    absent = [one for one in everything if without_launcher(one, rows)]
     notes += [f"{one.case}: {one.package} {one.version} has no such launcher: {one.absent}" for one in absent]
     results = [one for one in everything if one not in absent]
     console = wide_console(200)
@@ -101,14 +101,6 @@ def compile_all(pairs: Sequence[tuple[LaunchCase, str]]) -> tuple[list[Compilati
     return results, list(dict.fromkeys(one for one in everything if isinstance(one, str)))
 
 
-def _absent(results: Sequence[Compilation], rows: Sequence[Budget]) -> list[Compilation]:
-    """Cases whose launcher the installed package lacks, and of which the baseline for its version knows nothing."""
-    from waveproof.fixtures.resources.budgets import nearest
-
-    lacking = [one for one in results if one.absent]
-    return [one for one in lacking if not nearest(one, rows)[0] or nearest(one, rows)[1]]
-
-
 def _accept(results: Sequence[Compilation], rows: Sequence[Budget], reason: str, path: Path) -> None:
     from importlib import metadata
 
@@ -126,9 +118,7 @@ def _report(results: Sequence[Compilation], rows: Sequence[Budget], console: Any
     from waveproof.fixtures.resources.budgets import differences, nearest
     from waveproof.fixtures.resources.judging import CURRENT, judge, unneeded
 
-    found = [
-        difference for one in results for difference in (*differences(one, rows), *unneeded(one, rows))
-    ]  # fmt: skip
+    found = [difference for one in results for difference in (*differences(one, rows), *unneeded(one, rows))]
     for against in dict.fromkeys(nearest(one, rows)[1] for one in results):
         if against:
             console.print(against, style="yellow", highlight=False)
@@ -146,18 +136,14 @@ def _report(results: Sequence[Compilation], rows: Sequence[Budget], console: Any
     kernels = sum(len(one.kernels) for one in results)
     verdict = f"{len(broken)} rules broken" if broken else "all within budget"
     arches = " and ".join(sorted({one.arch for one in results}))
-    known = sum(len(row.known) for row in rows if _here(row, results))
+    here = {(one.case, one.arch, one.version, one.triton) for one in results}
+    known = sum(len(row.known) for row in rows if (row.case, row.arch, row.version, row.triton) in here)
     console.print(
         f"{len({one.case for one in results})} launch cases on {arches}, {len(results)} compilations, "
         f"{kernels} kernels: {verdict}, {known} known exceptions",
         highlight=False,
     )
     return bool(broken)
-
-
-def _here(row: Budget, results: Iterable[Compilation]) -> bool:
-    return any((row.case, row.arch, row.version, row.triton) == (one.case, one.arch, one.version, one.triton)
-               for one in results)  # fmt: skip
 
 
 HEADS = (

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waveproof.reports.console import wide_console
 
 if TYPE_CHECKING:
-    from waveproof.fixtures.tables.baseline import Baseline, Comparison
-    from waveproof.fixtures.tables.lint import Result
+    from rich.table import Table
 
-_EXAMPLES = 1
+    from waveproof.fixtures.tables.baseline import Baseline, Comparison, Known
+    from waveproof.fixtures.tables.finding import Finding
+    from waveproof.fixtures.tables.lint import Result
 
 
 def tables(
@@ -78,7 +79,7 @@ def tables(
 
 
 def _accept(
-    path: Path | None, findings: Sequence[Any], known: Baseline, names: Sequence[str], of_installed: bool
+    path: Path | None, findings: Sequence[Finding], known: Baseline, names: Sequence[str], of_installed: bool
 ) -> None:
     from waveproof.fixtures.tables.baseline import accepted
     from waveproof.fixtures.tables.baseline import document as text_of
@@ -97,7 +98,7 @@ def _accept(
     typer.echo(f"{path}: {len(entries)} kinds of findings, {bare} without a note")
 
 
-def overview(results: Sequence[Result], compared: Comparison) -> Any:
+def overview(results: Sequence[Result], compared: Comparison) -> Table:
     """A row for each rule: what must hold, how much was looked at, findings, seconds."""
     from rich.table import Column, Table
     from rich.text import Text
@@ -118,7 +119,7 @@ def overview(results: Sequence[Result], compared: Comparison) -> Any:
     return made
 
 
-def details(groups: Sequence[Any], new: Any) -> Any:
+def details(groups: Sequence[tuple[Known, tuple[Finding, ...]]], new: Collection[Known]) -> Table:
     """A row for each kind of finding in a file, with one example, errors first."""
     from rich.table import Column, Table
     from rich.text import Text
@@ -130,11 +131,11 @@ def details(groups: Sequence[Any], new: Any) -> Any:
         show_lines=True,
     )  # fmt: skip
     for known, found in sorted(groups, key=lambda one: (one[1][0].severity, one[0].key)):
-        for one in found[:_EXAMPLES]:
-            style = "" if known not in new else "bold red" if one.severity == "error" else "yellow"
-            note = f"\nreviewed: {known.note}" if known.note and known not in new else ""
-            why = Text("\n".join(filter(None, (one.value, one.detail))) + note)
-            made.add_row(known.rule, str(len(found)), Text(known.reason, style), Text(one.place), why)
+        one = found[0]
+        style = "" if known not in new else "bold red" if one.severity == "error" else "yellow"
+        note = f"\nreviewed: {known.note}" if known.note and known not in new else ""
+        why = Text("\n".join(filter(None, (one.value, one.detail))) + note)
+        made.add_row(known.rule, str(len(found)), Text(known.reason, style), Text(one.place), why)
     return made
 
 

@@ -87,6 +87,12 @@ class _Modules(MetaPathFinder, Loader):
         exec(self.codes[module.__name__], module.__dict__)
 
 
+def _module(name: str, **bound: object) -> ModuleType:
+    module = ModuleType(name)
+    module.__dict__.update(bound)
+    return module
+
+
 def _callable(*given: object) -> object:
     return given
 
@@ -105,20 +111,13 @@ def _codes(package: DrawnPackage, resumed: bool) -> dict[str, CodeType]:
 @contextmanager
 def _as(setting: Setting, data: Data, modules: _Modules) -> Iterator[None]:
     """The machine of a setting: its torch, its packages, its environment."""
-    torch = ModuleType("torch")
-    torch.version = ModuleType("torch.version")  # type: ignore[attr-defined]
-    torch.version.hip = "6.4" if setting.platform == "hip" else None
-    torch.version.cuda = "12.8" if setting.platform == "cuda" else None
-    undecided = ModuleType(UNDECIDED_PACKAGE) if setting.installed else None
-    if undecided is not None:
-        undecided.kernel = _callable  # type: ignore[attr-defined]
-    requests = ModuleType(REQUESTS)
-    requests.request = data  # type: ignore[attr-defined]
-    replaced = {
-        REQUESTS: requests,
-        "torch": torch,
-        "torch.version": torch.version,
-        UNDECIDED_PACKAGE: undecided,
+    hip, cuda = ("6.4", None) if setting.platform == "hip" else (None, "12.8")
+    version = _module("torch.version", hip=hip, cuda=cuda)
+    replaced: dict[str, Any] = {
+        REQUESTS: _module(REQUESTS, request=data),
+        "torch": _module("torch", version=version),
+        "torch.version": version,
+        UNDECIDED_PACKAGE: _module(UNDECIDED_PACKAGE, kernel=_callable) if setting.installed else None,
         NEVER_THERE: None,
     }
     before = {name: sys.modules[name] for name in replaced if name in sys.modules}

@@ -123,6 +123,8 @@ class Watch:
         self.named: list[FunctionType] = []
         """Functions that are named and not called: the audit's graph is by name, whoever gets them may call them."""
         self.known: set[CodeType] = set()
+        self.failed: list[ImportError] = []
+        """Imports that were noted where they failed, not wherever they are passed on."""
 
     def bound(self) -> dict[str, Any]:
         return {
@@ -185,6 +187,6 @@ class Watch:
 
     def imported(self, file: str, function: str, line: int, error: ImportError) -> None:
         found = re.match(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'", str(error))
-        if found and not getattr(error, "is_noted", False):
-            error.is_noted = True  # type: ignore[attr-defined]
+        if found and not any(error is one for one in self.failed):
+            self.failed.append(error)
             self.note(f"{found[2]}.{found[1]}", "ImportError", file, function, line)

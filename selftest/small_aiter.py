@@ -17,12 +17,11 @@ from waveproof.selftest.emulate.tiny_code_object import code_object_bytes
 Files = dict[str, "str | bytes"]
 """Content by path, relative to the folder that the packages lie in."""
 
-SIZES: tuple[tuple[str, int], ...] = tuple(
-    sorted({(one.gfx, cu_num) for one in AMD for cu_num in (one.cu_num, *one.partitions)})
-)
+SIZES: tuple[tuple[str, int], ...] = tuple(sorted({(one.gfx, cu_num) for one in AMD for cu_num in one.sizes}))
 """Architecture and compute units of each device and partition."""
 
 FP8 = {"gfx942": "torch.float8_e4m3fnuz", "gfx950": "torch.float8_e4m3fn"}
+CORE = "aiter/jit/core.py"
 CONFIGS = "aiter/configs/"
 BLOCK, SHUFFLED = CONFIGS + "a8w8_blockscale_tuned_gemm.csv", CONFIGS + "a8w8_blockscale_bpreshuffle_tuned_gemm.csv"
 TOKEN, BF16, FP4 = (
@@ -33,6 +32,7 @@ MOE = CONFIGS + "tuned_fmoe.csv"
 HSA = "aiter_meta/hsa/"
 SGLANG = "sglang/srt/layers/attention/aiter_backend.py"
 TRITON = "sglang/srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0/"
+MOE_CATALOGUE = "aiter_meta/csrc/ck_gemm_moe_2stages_codegen/gemm_moe_ck2stages_common.py"
 ROUTER = "aiter_meta/csrc/kernels/mla/reduce.cu"
 
 _TABLES = {
@@ -64,12 +64,12 @@ if cfg is None:
 def small_aiter() -> Files:
     """All files of it."""
     files: Files = {
-        "aiter/jit/core.py": _core(),
+        CORE: _core(),
         "aiter/fused_moe.py": _FUSED_MOE,
         ROUTER: "    NUM_HEAD, 16, HEAD_DIM, 128) \\\n    NUM_HEAD, 16, HEAD_DIM, 512)\n",
         SGLANG: "_MLA_REDUCE_V1_HEADS = {\n    128: frozenset({16}),\n    512: frozenset({16}),\n}\n",
         "aiter_meta/csrc/py_itfs_cu/asm_mla.cu": 'static AiterAsmKernel impl("decode_kernel", "/mla/decode.co");\n',
-        "aiter_meta/csrc/ck_gemm_moe_2stages_codegen/gemm_moe_ck2stages_common.py": (
+        MOE_CATALOGUE: (
             "a8w8_gemm1_blockscale_kernels_list = {0: K(256, 64, 128, 128, 1, 4, 3)}\n"
             "a8w8_gemm2_blockscale_kernels_list = {0: K(256, 64, 128, 128, 1, 4, 3)}\n"
         ),
@@ -89,11 +89,17 @@ def small_aiter() -> Files:
     files[MOE] = _experts()
     files.update(dict(_objects()))
     for product in AMD:
-        name = f"E=8,N=4096,device_name=AMD_Instinct_{product.name},dtype=fp8_w8a8,block_shape=[128, 128].json"
-        files[TRITON + name] = json.dumps({"1": LAUNCH, "64": {**LAUNCH, "BLOCK_SIZE_M": 64}}, indent=1)
+        files[_launches(product.name)] = json.dumps({"1": LAUNCH, "64": {**LAUNCH, "BLOCK_SIZE_M": 64}}, indent=1)
     return files
 
 
+def _launches(product: str) -> str:
+    """Where sglang looks for the launches of the experts on a device."""
+    return TRITON + f"E=8,N=4096,device_name=AMD_Instinct_{product},dtype=fp8_w8a8,block_shape=[128, 128].json"
+
+
+LAUNCHES = _launches("MI300X")
+"""Of the MI300X."""
 LAUNCH: Mapping[str, int] = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 2,
     "waves_per_eu": 0,

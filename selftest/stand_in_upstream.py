@@ -8,12 +8,17 @@ tables have rows for 256 compute units, for some weights of DeepSeek V3 on 8 GPU
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from waveproof.fixtures.deployment.coverage import cover
 from waveproof.fixtures.deployment.engine import Engine
+from waveproof.fixtures.deployment.plan import Deployment, product_for
 from waveproof.fixtures.deployment.upstream import Upstream
+from waveproof.fixtures.deployment.verdicts import Coverage
 from waveproof.fixtures.dispatch.oracle import Answer, Question
 from waveproof.fixtures.dispatch.rulings import Ruling, State, Use
 from waveproof.fixtures.greedy_impostor import Release, Verdict
+from waveproof.fixtures.shapes.served_model import built_in
 from waveproof.fixtures.tables.lookup import Lookup
 
 NATIVE = {"bf16": (16, 32, 48, 64, 80, 96, 128), "fp8": (16, 128)}
@@ -56,20 +61,14 @@ def rule(use: Use) -> Ruling:
     if heads > 16 and heads % 16:
         said = "AssertionError: heads of 4, 8, 12 or multiples of 16"
         return Ruling(use, "refused", f"refuses {heads}", None, None, said, ())
-    target, state, words = max(heads, 16), "native", "as it is"
-    if heads < 16:
-        state, words = ("tiled", "repeat to 16") if heads in (4, 8) else ("padded", "zero-pad to 16")
+    state: State = "native" if heads >= 16 else "tiled" if heads in (4, 8) else "padded"
+    words = {"native": "as it is", "tiled": "repeat to 16", "padded": "zero-pad to 16"}[state]
     question = Question(
-        use.arch, use.kv_dtype, use.kv_dtype, target, use.query_length, use.phase != "prefill", use.page_size,
+        use.arch, use.kv_dtype, use.kv_dtype, max(heads, 16), use.query_length, use.phase != "prefill", use.page_size,
         use.phase == "prefill",
     )  # fmt: skip
     found = answer(question)
-    chosen: State = "refused" if not found.accepted else "native" if state == "native" else _state(state)
-    return Ruling(use, chosen, words, question, found, found.refusal, ())
-
-
-def _state(name: str) -> State:
-    return "tiled" if name == "tiled" else "padded"
+    return Ruling(use, state if found.accepted else "refused", words, question, found, found.refusal, ())
 
 
 def gemm(arch: str, cu_num: int, family: str, n: int, k: int, ms: Sequence[int]) -> Lookup:
@@ -138,3 +137,9 @@ UPSTREAM = Upstream(
     renorms=renorms,
     advise=advise,
 )
+MI355X = product_for("gfx950")
+
+
+def covered(model: str = "Kimi-K3", tp: int = 8, **changes: Any) -> Coverage:
+    """The coverage of a built-in model on the MI355X, with three drafted tokens if nothing else is said."""
+    return cover(Deployment(built_in(model), tp, MI355X, **{"spec_tokens": 3, **changes}), UPSTREAM)

@@ -16,19 +16,15 @@ from waveproof.fixtures.deployment.attention import DECODE, EXTEND, PREFILL, VER
 from waveproof.fixtures.deployment.coverage import BACKEND, KDA, PAIR, cover
 from waveproof.fixtures.deployment.engine import Engine, read_engine
 from waveproof.fixtures.deployment.huggingface import ConfigInvalid, read_config, served
-from waveproof.fixtures.deployment.plan import Deployment, DeploymentInvalid, product_of
+from waveproof.fixtures.deployment.plan import Deployment, DeploymentInvalid, product_for
 from waveproof.fixtures.deployment.sampling import condensed, gist, renorm_row
 from waveproof.fixtures.deployment.tuned import numbers, tokens
-from waveproof.fixtures.deployment.verdicts import Coverage, Verdict, worst
+from waveproof.fixtures.deployment.verdicts import Verdict, worst
 from waveproof.fixtures.products import UnknownProduct
 from waveproof.fixtures.shapes.latent_attention import MODELS
 from waveproof.fixtures.shapes.served_model import PUBLISHED, ModelUnknown, built_in
 from waveproof.fixtures.shapes.weights import weights
-from waveproof.perf.fallback_costs import Fallback
-from waveproof.selftest.stand_in_upstream import ENGINE, UPSTREAM
-
-MI355X = product_of("gfx950")
-COST = Fallback("decode", "sglang", "_fwd_kernel", 2.0, 1.5, 3.0, None, 512, 311, 812, 96, 12)
+from waveproof.selftest.stand_in_upstream import ENGINE, MI355X, UPSTREAM, covered
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -49,10 +45,6 @@ CONFIG: dict[str, Any] = {
     "num_experts_per_tok": 8,
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]},
 }
-
-
-def one(model: str = "Kimi-K3", tp: int = 8, **changes: Any) -> Coverage:
-    return cover(Deployment(built_in(model), tp, MI355X, **{"spec_tokens": 3, **changes}), UPSTREAM)
 
 
 # Configs --------------------------------------------------------------------------------------------------------------
@@ -159,22 +151,22 @@ def test_deployments_that_no_engine_starts(changes: dict[str, Any], words: str) 
 
 
 def test_products_by_architecture_and_name() -> None:
-    assert (product_of("gfx950").name, product_of("gfx942").name) == ("MI355X", "MI300X")
+    assert (product_for("gfx950").name, product_for("gfx942").name) == ("MI355X", "MI300X")
     with pytest.raises(DeploymentInvalid, match="--arch 'gfx90a': no product has it"):
-        product_of("gfx90a")
+        product_for("gfx90a")
     with pytest.raises(DeploymentInvalid, match="MI300X: is gfx942"):
-        product_of("gfx950", "MI300X")
+        product_for("gfx950", "MI300X")
     with pytest.raises(DeploymentInvalid, match="H200: is sm_90"):
-        product_of("", "H200")
+        product_for("", "H200")
     with pytest.raises(UnknownProduct):
-        product_of("", "MI1")
+        product_for("", "MI1")
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
 def test_twelve_heads() -> None:
-    found = one()
+    found = covered()
     row = found.row(DECODE)
     assert (row.verdict, row.cost) == (Verdict.PADDED, "16/12 = 1.33x the multiply-adds")
     assert "AITER on 12 heads: nhead=12 not supported (aiter/mla.py)" in row.why
@@ -185,7 +177,7 @@ def test_twelve_heads() -> None:
 
 
 def test_an_operator_that_is_not_come_to_stops_nothing() -> None:
-    found = one(tp=4)
+    found = covered(tp=4)
     assert found.row(PREFILL).verdict is Verdict.REFUSED
     assert not found.row(PREFILL).taken
     assert found.row(PREFILL) not in found.stopped_by()
@@ -193,25 +185,25 @@ def test_an_operator_that_is_not_come_to_stops_nothing() -> None:
 
 
 def test_no_drafted_tokens_no_verification() -> None:
-    operators = [row.operator for row in one(spec_tokens=0).rows]
+    operators = [row.operator for row in covered(spec_tokens=0).rows]
     assert VERIFY not in operators
     assert not [name for name in operators if name.startswith("verify")]
 
 
 def test_one_way_of_speculating_alone() -> None:
-    names = [row.operator for row in one(algorithm="dspark").rows if row.operator.startswith("verify")]
+    names = [row.operator for row in covered(algorithm="dspark").rows if row.operator.startswith("verify")]
     assert names == ["verify chain, DSpark"]
 
 
 def test_a_greedy_verifier_is_wrong_until_it_is_switched_on() -> None:
-    found = one()
+    found = covered()
     tree, chain = found.row("verify tree, EAGLE"), found.row("verify chain, EAGLE")
     assert (tree.verdict, chain.verdict) == (Verdict.WRONG, Verdict.FAST)
     assert [remedy.text for remedy in tree.remedies] == ["--speculative-use-rejection-sampling"]
 
 
 def test_left_to_sglang() -> None:
-    found = one(backend="auto")
+    found = covered(backend="auto")
     assert {found.row(name).verdict for name in (BACKEND, PREFILL, DECODE, VERIFY)} == {Verdict.FALLBACK}
     assert found.row(DECODE).remedies[0].text == "--attention-backend aiter: padded to 16"
     assert not found.row(PAIR).taken, "the AITER backend is not imported"
@@ -236,13 +228,13 @@ def test_names_that_aiter_does_not_define_are_errors() -> None:
 
 
 def test_an_activation_that_aiter_does_not_have() -> None:
-    row = one().row("MoE experts")
+    row = covered().row("MoE experts")
     assert row.verdict is Verdict.ERROR
     assert "'situ' becomes ActivationType.Situv2" in row.why
 
 
 def test_a_fused_shared_expert_makes_a_shape_without_rows() -> None:
-    row = one("DeepSeek-V3").row("MoE experts")
+    row = covered("DeepSeek-V3").row("MoE experts")
     assert row.verdict is Verdict.FALLBACK
     assert row.tuned is not None
     assert (row.tuned.weight.experts, row.tuned.weight.top_k) == (257, 9)
@@ -276,14 +268,14 @@ def test_shapes_of_deepseek_on_eight() -> None:
 
 
 def test_a_width_that_is_not_known_is_said() -> None:
-    found = one("GLM-4.7-Flash", 2)
+    found = covered("GLM-4.7-Flash", 2)
     assert found.row("GEMM o_proj").why == "shape not known: hidden_size"
     assert found.row("GEMM kv_b_proj").verdict is Verdict.UNKNOWN
 
 
 def test_other_latents_and_sparse_models_are_not_guessed() -> None:
-    assert "288 and 256" in one("MiniCPM3-4B").row(DECODE).why
-    assert "indexer" in one("DeepSeek-V3.2").row(DECODE).why
+    assert "288 and 256" in covered("MiniCPM3-4B").row(DECODE).why
+    assert "indexer" in covered("DeepSeek-V3.2").row(DECODE).why
 
 
 def test_steps_of_a_deployment() -> None:
@@ -293,7 +285,7 @@ def test_steps_of_a_deployment() -> None:
 
 
 def test_worst_and_what_is_allowed() -> None:
-    found = one()
+    found = covered()
     assert worst([Verdict.FAST, Verdict.ERROR, Verdict.PADDED]) is Verdict.ERROR
     assert worst([]) is Verdict.UNKNOWN
     assert found.stopped_by(tuple(Verdict)) == ()

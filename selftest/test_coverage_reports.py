@@ -14,28 +14,23 @@ from typer.testing import CliRunner
 
 from waveproof.fixtures.deployment.attention import DECODE
 from waveproof.fixtures.deployment.coverage import cover, sweep
-from waveproof.fixtures.deployment.plan import Deployment, product_of
-from waveproof.fixtures.deployment.verdicts import Coverage, Row, Verdict
+from waveproof.fixtures.deployment.plan import Deployment
+from waveproof.fixtures.deployment.verdicts import Row, Verdict
 from waveproof.fixtures.shapes.served_model import built_in
 from waveproof.perf.fallback_costs import Fallback, fallbacks, key
 from waveproof.reports import coverage_tables
 from waveproof.reports.cli import app
 from waveproof.reports.coverage_summary import summary
-from waveproof.selftest.mutants.coverage import _scale_left_out
-from waveproof.selftest.stand_in_upstream import UPSTREAM
+from waveproof.selftest.mutants.coverage import scale_left_out
+from waveproof.selftest.stand_in_upstream import MI355X, UPSTREAM, covered
 
-MI355X = product_of("gfx950")
 COST = Fallback("decode", "sglang", "_fwd_kernel", 2.0, 1.5, 3.0, None, 512, 311, 812, 96, 12)
-
-
-def one(model: str = "Kimi-K3", tp: int = 8, **changes: Any) -> Coverage:
-    return cover(Deployment(built_in(model), tp, MI355X, **{"spec_tokens": 3, **changes}), UPSTREAM)
 
 
 @pytest.mark.parametrize("width", [100, 180])
 def test_the_table_fits(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    found = one()
+    found = covered()
     console.print(coverage_tables.table(found, [COST]))
     for line in coverage_tables.footer(found, (), [COST]):
         console.print(line, markup=False)
@@ -61,13 +56,13 @@ def test_the_table_fits(width: int) -> None:
     ],
 )
 def test_the_summary(changes: dict[str, Any], words: str) -> None:
-    found = one(**changes)
+    found = covered(**changes)
     choice = UPSTREAM.default_backend(found.deployment.heads)[0]
     assert words in summary(found, choice, [COST])
 
 
 def test_a_summary_of_what_is_wrong_or_does_not_fit() -> None:
-    upstream = replace(UPSTREAM, rule=_scale_left_out, pairing=lambda: ("it is called with x, which it lacks",))
+    upstream = replace(UPSTREAM, rule=scale_left_out, pairing=lambda: ("it is called with x, which it lacks",))
     found = cover(Deployment(built_in("Kimi-K3"), 8, MI355X, "fp8"), upstream)
     told = summary(found, "triton", ())
     assert "answers WRONGLY: the output lacks kv_scale" in told or "refuses" in told
@@ -91,9 +86,9 @@ def test_files_that_cannot_be_written_are_refused_first(options: list[str], word
 def test_the_document_is_complete() -> None:
     deployment = Deployment(built_in("Kimi-K3"), 8, MI355X, spec_tokens=3)
     cells = list(sweep(deployment, UPSTREAM, (1, 3)))
-    whole = json.loads(coverage_tables.document(one(), [COST], cells, {"sglang": "1"}))
+    whole = json.loads(coverage_tables.document(covered(), [COST], cells, {"sglang": "1"}))
     assert whole["deployment"]["heads_a_rank"] == 12
-    assert len(whole["operators"]) == len(one().rows)
+    assert len(whole["operators"]) == len(covered().rows)
     assert {cell["tp"] for cell in whole["sweep"]} == {1, 2, 4, 8, 16}
     assert {cell["verdict"] for cell in whole["sweep"]} <= {one.value for one in Verdict} | {"not split"}
 
@@ -127,6 +122,6 @@ def test_costs_are_kept_and_read(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_lookup_has_its_costs() -> None:
-    row: Row = one().row(DECODE)
+    row: Row = covered().row(DECODE)
     assert [label for label, _ in coverage_tables.fallback_costs(row, [COST])] == ["generic Triton instead"]
-    assert list(coverage_tables.fallback_costs(one("DeepSeek-V3").row(DECODE), [COST])) == []
+    assert list(coverage_tables.fallback_costs(covered("DeepSeek-V3").row(DECODE), [COST])) == []

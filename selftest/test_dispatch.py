@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from waveproof.fixtures.baselines import BadBaseline
 from waveproof.fixtures.dispatch import confirm as confirmation
 from waveproof.fixtures.dispatch import oracle
 from waveproof.fixtures.dispatch.host_view import host_view
 from waveproof.fixtures.dispatch.oracle import Answer, DispatchUnanswered, Question, ask, cache_key
 from waveproof.fixtures.dispatch.rulings import FAST, Use, rule
+from waveproof.fixtures.dispatch.sglang_backend import sglang_backend
+from waveproof.fixtures.dispatch.sglang_choices import default_backend
 from waveproof.fixtures.dispatch.sglang_imports import has_module, lacking
-from waveproof.fixtures.dispatch.sglang_mla import default_backend, sglang_backend, take
+from waveproof.fixtures.dispatch.sglang_mla import take
 from waveproof.fixtures.dispatch.snapshot import (
-    BaselineMissing,
     Snapshot,
     changed_files,
     changes,
@@ -286,10 +288,10 @@ def test_a_changed_source_alone_is_no_change() -> None:
 
 
 def test_baselines_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(BaselineMissing, match="--accept"):
+    with pytest.raises(BadBaseline, match="--accept"):
         load(tmp_path / "dispatch.json")
     (tmp_path / "dispatch.json").write_text('{"schema": 7}')
-    with pytest.raises(BaselineMissing, match="schema 7"):
+    with pytest.raises(BadBaseline, match="schema 7"):
         load(tmp_path / "dispatch.json")
 
 

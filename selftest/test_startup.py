@@ -369,6 +369,9 @@ def test_the_rules_are_read_without_heavy_imports() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_installed_packages_are_not_imported() -> None:
+def test_a_package_that_is_not_installed_has_no_sources() -> None:
     assert installed("waveproof_has_no_such_package") is None
+
+
+def test_an_empty_log_says_nothing() -> None:
     assert broken([]) == ["ready", "recognised"]

@@ -359,6 +359,14 @@ def test_command(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["tables", str(tmp_path / "nowhere")]).exit_code == 2
 
 
+def test_a_checkout_is_looked_at_as_wheels_are(tmp_path: Path) -> None:
+    """There ``csrc`` and ``hsa`` lie beside the package."""
+    files = {name.removeprefix("aiter_meta/"): content for name, content in small_aiter().items()}
+    results = lint(*target(str(write(files, tmp_path))))
+    assert not [one.findings[0] for one in results if one.findings]
+    assert {one.rule.name for one in results if not one.looked_at} == {"merge", "intree"}
+
+
 def test_small_tree_is_looked_at(tmp_path: Path) -> None:
     """Each rule that is not about sglang's in-tree rows or merged files has something to look at, and finds nothing."""
     results = lint(*target(str(write(dict(small_aiter()), tmp_path))))

@@ -120,7 +120,7 @@ def judge_ran(
         installed: whether the code objects of the installation are known here, so that a name can be looked up.
         where: for messages, ``mla_decode, range 2 of 2``.
     """
-    at = f"{where}: " if where else ""
+    at = _at(where)
     seen = [one for one in ran if one.kind != "memory"]
     total = sum(one.seconds for one in ran)
     judgements = [judge_seen(ran, where, expected.text)]
@@ -138,7 +138,7 @@ def judge_seen(ran: Sequence[Ran], where: str = "", expected: str = "a kernel") 
     """Whether any kernel is on record: of what saw none, nothing is proven."""
     if any(one.kind != "memory" for one in ran):
         return Judgement(SEEN, True)
-    at = f"{where}: " if where else ""
+    at = _at(where)
     what = f"only {_listed(ran, 0.0)}" if ran else "nothing at all"
     return Judgement(
         SEEN,
@@ -149,6 +149,11 @@ def judge_seen(ran: Sequence[Ran], where: str = "", expected: str = "a kernel") 
         expected=expected,
         got=what,
     )
+
+
+def _at(where: str) -> str:
+    """The beginning of a message."""
+    return f"{where}: " if where else ""
 
 
 def _required(pattern: str, seen: Sequence[Ran], expected: Expectation, at: str, total: float) -> Judgement:
@@ -222,7 +227,7 @@ def judge_not_built(built: Built, where: str = "") -> Judgement:
         False,
         figure=float(len(texts)),
         unit="builds",
-        message=f"{where + ': ' if where else ''}{'; '.join(texts[:4])}"
+        message=f"{_at(where)}{'; '.join(texts[:4])}"
         + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
         + ": the time of this call is a compiler's; warm up with the same shapes and dtypes first",
         derivation="what a call needs is built before it is timed, and before a server is under its watchdog",
@@ -245,7 +250,7 @@ def judge_recording(launches: int, unrecorded: int, dropped: int, where: str = "
         False,
         figure=float(max(unrecorded, dropped)),
         unit="records",
-        message=f"{where + ': ' if where else ''}{unrecorded} of {launches} launches have no kernel on record"
+        message=f"{_at(where)}{unrecorded} of {launches} launches have no kernel on record"
         + (f", and the profiler reports {dropped} dropped records" if dropped else "")
         + ": what is missing may be the fallback; record fewer steps, and wait for the device before the range ends",
     )
@@ -256,7 +261,7 @@ def judge_same(repeats: Sequence[Sequence[Ran]], where: str = "") -> Judgement:
     if len(repeats) < 2:
         return Judgement(
             SAME, False, float(len(repeats)), 2.0, "repeats",
-            message=f"{where + ': ' if where else ''}{len(repeats)} repeat on record: nothing to compare it with",
+            message=f"{_at(where)}{len(repeats)} repeat on record: nothing to compare it with",
         )  # fmt: skip
     counts = [Counter({one.name: one.calls for one in repeat if one.kind != "memory"}) for repeat in repeats]
     for turn, count in enumerate(counts[1:], 2):
@@ -269,7 +274,7 @@ def judge_same(repeats: Sequence[Sequence[Ran]], where: str = "") -> Judgement:
                 False,
                 figure=float(sum(more.values()) + sum(fewer.values())),
                 unit="kernels",
-                message=f"{where + ': ' if where else ''}repeat {turn} differs from the first: {', '.join(told[:4])}",
+                message=f"{_at(where)}repeat {turn} differs from the first: {', '.join(told[:4])}",
                 index=(turn - 1,),
             )
     return Judgement(SAME, True)
@@ -285,7 +290,7 @@ def judge_timed(ran: Sequence[Ran], where: str = "") -> Judgement:
         False,
         figure=float(len(still)),
         unit="kernels",
-        message=f"{where + ': ' if where else ''}{', '.join(one.plain or one.name for one in still[:4])} took no time",
+        message=f"{_at(where)}{', '.join(one.plain or one.name for one in still[:4])} took no time",
         expected="more than 0 s",
         got=f"{still[0].seconds:g} s",
     )

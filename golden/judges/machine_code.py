@@ -8,28 +8,30 @@ from typing import Any
 from waveproof.golden.judges.judgement import Demonstration, Judgement
 from waveproof.kernels.operators.contract import Call
 
+COMPILES, MATRIX_UNITS = "compiles", "matrix units used"
+NO_SPILLS, NO_SCRATCH, LDS_FITS, WORKGROUP_FITS = "no spills", "no scratch", "LDS fits", "workgroup fits"
+
 LDS_BYTES = {"gfx942": 65_536, "gfx950": 163_840}
 """LDS of a compute unit: AMD Instinct MI300 and CDNA4 ISA documents, section "Local Data Share"."""
 
 
 def judge_compiled(error: Mapping[str, Any] | None, launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
     """Whether the host code reached a launch and every kernel compiled."""
-    rule = "compiles"
     demonstration = Demonstration("compile", (call,))
     if error is not None:
         first = next(iter(error["message"].strip().splitlines()), "")
         return Judgement(
-            rule, False, 1.0, message=f"{error['type']}: {first}", got=error["type"], demonstration=demonstration
+            COMPILES, False, 1.0, message=f"{error['type']}: {first}", got=error["type"], demonstration=demonstration
         )
     if not launches:
         return Judgement(
-            rule,
+            COMPILES,
             False,
             1.0,
             message="the host code launched no kernel: nothing was compiled",
             demonstration=demonstration,
         )
-    return Judgement(rule, True)
+    return Judgement(COMPILES, True)
 
 
 def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call) -> list[Judgement]:
@@ -38,9 +40,9 @@ def judge_resources(launches: Sequence[Mapping[str, Any]], arch: str, call: Call
     for launch in launches:
         resources, kernel = launch["resources"], launch["kernel"]
         for rule, key, bound, unit in (
-            ("no spills", "vgpr_spill", 0, "spilled VGPRs"),
-            ("no scratch", "scratch_bytes", 0, "bytes of scratch a lane"),
-            ("LDS fits", "lds_bytes", LDS_BYTES[arch], "bytes of LDS"),
+            (NO_SPILLS, "vgpr_spill", 0, "spilled VGPRs"),
+            (NO_SCRATCH, "scratch_bytes", 0, "bytes of scratch a lane"),
+            (LDS_FITS, "lds_bytes", LDS_BYTES[arch], "bytes of LDS"),
         ):
             figure = float(resources[key])
             holds = figure <= bound
@@ -76,10 +78,10 @@ def judge_footprint(kernel: str, arch: str, figures: Mapping[str, int]) -> list[
     """
     fitting = "a workgroup that no compute unit has room for is never started"
     bounds = (
-        ("no spills", figures["vgpr_spill"], 0, "spilled VGPRs", "what does not fit into registers goes to memory"),
-        ("no scratch", figures["scratch_bytes"], 0, "bytes of scratch a lane", "scratch is memory behind the caches"),
-        ("LDS fits", figures["lds_bytes"], LDS_BYTES[arch], "bytes of LDS", f"LDS of a {arch} compute unit"),
-        ("workgroup fits", 64 * figures["num_warps"], WORK_ITEMS, "work-items a workgroup", "HIP's limit"),
+        (NO_SPILLS, figures["vgpr_spill"], 0, "spilled VGPRs", "what does not fit into registers goes to memory"),
+        (NO_SCRATCH, figures["scratch_bytes"], 0, "bytes of scratch a lane", "scratch is memory behind the caches"),
+        (LDS_FITS, figures["lds_bytes"], LDS_BYTES[arch], "bytes of LDS", f"LDS of a {arch} compute unit"),
+        (WORKGROUP_FITS, 64 * figures["num_warps"], WORK_ITEMS, "work-items a workgroup", "HIP's limit"),
         ("waves fit", figures["num_warps"], figures["waves_per_cu"], "waves a workgroup", fitting),
     )
     return [
@@ -98,13 +100,12 @@ def judge_footprint(kernel: str, arch: str, figures: Mapping[str, int]) -> list[
 
 def judge_matrix_units(launches: Sequence[Mapping[str, Any]], call: Call) -> Judgement:
     """Whether any kernel of a call has MFMA instructions: attention without them is a fallback."""
-    rule = "matrix units used"
     count = sum(int(launch["resources"]["mfma"]) for launch in launches)
     if count:
-        return Judgement(rule, True)
+        return Judgement(MATRIX_UNITS, True)
     kernels = ", ".join(str(launch["kernel"]) for launch in launches)
     return Judgement(
-        rule,
+        MATRIX_UNITS,
         False,
         1.0,
         message=f"none of {kernels} has an MFMA instruction",

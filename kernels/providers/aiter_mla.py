@@ -92,6 +92,11 @@ LONGEST_QUERY_FP8 = 2
 """asm_mla.cu takes up to four; the gfx950 object for three and four is wrong
 (:data:`waveproof.fixtures.mla_findings.SPLIT_LOST`)."""
 
+_REDUCE = "triton:_fwd_kernel_stage2_asm?"
+"""Sums up the splits, where there are several."""
+DECODE_KERNELS = ("asm:mla_dec_*", _REDUCE)
+PREFILL_KERNELS = ("asm:mla_pfl_*",)
+
 _MODULE = "waveproof.kernels.providers.aiter_mla"
 
 
@@ -100,7 +105,7 @@ def _implementation(
     operator: str,
     dtypes: tuple[str, ...],
     heads: tuple[int, ...],
-    objects: str,
+    runs_as: tuple[str, ...],
     longest_query: int = 0,
     narrow: bool = False,
 ) -> Implementation:
@@ -114,7 +119,7 @@ def _implementation(
         distribution="amd-aiter",
         origin=f"aiter/mla.py:{'mla_decode_fwd' if operator == 'mla_decode' else 'mla_prefill_fwd'}",
         launches=True,
-        runs_as=(f"asm:{objects}", *(("triton:_fwd_kernel_stage2_asm?",) if operator == "mla_decode" else ())),
+        runs_as=runs_as,
         assembly=True,
         heads_apart=True,
         omits=("lse",),
@@ -132,8 +137,10 @@ _BF16 = ("bfloat16/bfloat16",)
 _FP8 = ("float8_e4m3fn/float8_e4m3fn", "float8_e4m3fnuz/float8_e4m3fnuz")
 
 IMPLEMENTATIONS = (
-    _implementation("aiter", "mla_decode", _BF16, (16,), "mla_dec_*", LONGEST_QUERY),
-    _implementation("aiter_128", "mla_decode", _BF16, (128,), "mla_dec_*", 1),
-    _implementation("aiter_fp8", "mla_decode", _FP8, HEADS, "mla_a8w8_*", LONGEST_QUERY_FP8, narrow=True),
-    _implementation("aiter", "mla_prefill_absorbed", _BF16, HEADS, "mla_pfl_*"),
+    _implementation("aiter", "mla_decode", _BF16, (16,), DECODE_KERNELS, LONGEST_QUERY),
+    _implementation("aiter_128", "mla_decode", _BF16, (128,), DECODE_KERNELS, 1),
+    _implementation(
+        "aiter_fp8", "mla_decode", _FP8, HEADS, ("asm:mla_a8w8_*", _REDUCE), LONGEST_QUERY_FP8, narrow=True
+    ),
+    _implementation("aiter", "mla_prefill_absorbed", _BF16, HEADS, PREFILL_KERNELS),
 )

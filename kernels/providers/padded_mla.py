@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waveproof.kernels.providers.aiter_mla import DECODE_KERNELS, PREFILL_KERNELS
 from waveproof.kernels.providers.registry import Implementation
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ IMPLEMENTATIONS = (
             page_sizes=(1,),
         )
         for operator, origin, runs_as in (
-            ("mla_decode", "aiter/mla.py:mla_decode_fwd", ("asm:mla_dec_*", "triton:_fwd_kernel_stage2_asm?")),
-            ("mla_prefill_absorbed", "aiter/mla.py:mla_prefill_fwd", ("asm:mla_pfl_*",)),
+            ("mla_decode", "aiter/mla.py:mla_decode_fwd", DECODE_KERNELS),
+            ("mla_prefill_absorbed", "aiter/mla.py:mla_prefill_fwd", PREFILL_KERNELS),
         )
     ),
 )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from waveproof.kernels.providers.registry import Implementation
+from waveproof.kernels.providers.sglang_kernels import KERNELS as RENORM_KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,10 +248,10 @@ _MODULE = "waveproof.kernels.providers.sglang_accept"
 _DFLASH = "sglang/srt/speculative/dflash_utils.py"
 _DSPARK = "sglang/kernels/ops/speculative/dspark/dspark_accept.py"
 
-_TOP_P = ("triton:_mask_and_partial_sum_kernel", "triton:_normalize_kernel")
-"""Wherever top-p filters."""
 _LAW = ("torch:softmax?", "torch:sort?", "torch:scan?", "torch:topk?")
 """What torch does for the target's law."""
+FILTERS = (*(f"{kernel}?" for kernel in RENORM_KERNELS), *_LAW)
+"""What makes the target's law before a verifier is called; the kernels run where top-p filters."""
 
 
 def _implementation(
@@ -285,7 +286,7 @@ IMPLEMENTATIONS = (
         f"{_DFLASH}:build_speculative_verify_target_probs",
         _RUNTIMES,
         launches=False,
-        runs_as=(*_TOP_P, *_LAW),
+        runs_as=(*RENORM_KERNELS, *_LAW),
     ),
     _implementation(
         "accept_sampling",
@@ -297,8 +298,7 @@ IMPLEMENTATIONS = (
             "triton:speculative_sampling_*",
             "triton:_cap_correct_len_kernel?",
             "triton:_gather_two_level_bonus_kernel",
-            *(f"{kernel}?" for kernel in _TOP_P),
-            *_LAW,
+            *FILTERS,
         ),
     ),
     # On HIP sglang binds the kernel behind it to nothing: fixtures/greedy_impostor.py reads that from any release.

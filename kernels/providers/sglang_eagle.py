@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from waveproof.kernels.providers.registry import Implementation
+from waveproof.kernels.providers.sglang_accept import FILTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,13 +223,6 @@ def _answer(coins: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return coins.contiguous()
 
 
-_FILTERS = (
-    "triton:_mask_and_partial_sum_kernel?", "triton:_normalize_kernel?", "torch:softmax?", "torch:sort?", "torch:scan?",
-    "torch:topk?",
-)  # fmt: skip
-"""What makes the target's law before a verifier is called."""
-
-
 def _implementation(function: str, provider: str, kernel: str) -> Implementation:
     return Implementation(
         provider,
@@ -240,7 +234,7 @@ def _implementation(function: str, provider: str, kernel: str) -> Implementation
         distribution="sglang",
         origin="sglang/srt/speculative/eagle_utils.py:eagle_sample",
         launches=True,
-        runs_as=(f"triton:{kernel}", *_FILTERS),
+        runs_as=(f"triton:{kernel}", *FILTERS),
         paths=(("dense", "half-open"),),
         asked="really samples",
     )

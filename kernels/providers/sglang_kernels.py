@@ -25,6 +25,7 @@ def top_p_renorm_prob(probs: torch.Tensor, top_p: float | torch.Tensor) -> torch
 
 
 _RENORM = "sglang/kernels/ops/sampling/renorm_triton.py"
+KERNELS = ("triton:_mask_and_partial_sum_kernel", "triton:_normalize_kernel")
 _PIVOT = ("torch:sort?", "torch:scan?", "torch:topk?")
 """torch finds the pivot, from which the kernels go on (renorm_triton.py ``torch.sort``, ``torch.cumsum``)."""
 
@@ -39,7 +40,7 @@ IMPLEMENTATIONS = tuple(
         distribution="sglang",
         origin=f"{_RENORM}:{upstream}",
         launches=True,
-        runs_as=("triton:_mask_and_partial_sum_kernel", "triton:_normalize_kernel", *_PIVOT),
+        runs_as=(*KERNELS, *_PIVOT),
     )
     for operator, upstream in (
         ("top_k_renorm_prob", "top_k_renorm_probs_triton"),

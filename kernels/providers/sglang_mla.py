@@ -17,9 +17,9 @@ functions on an 8-bit cache, which round *queries and* softmax weights to its ty
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from waveproof.kernels.providers.registry import Implementation
+from waveproof.kernels.providers.sglang_attention import EXTEND, EXTEND_KERNELS, attention
 
 if TYPE_CHECKING:
     import torch
@@ -363,74 +363,24 @@ def kv_splits(lengths: torch.Tensor, heads: int, context: int) -> tuple[torch.Te
     return splits, most, uneven
 
 
-KERNELS = "sglang/kernels/ops/attention"
-ATTENTION_RUNTIMES = ("interpret", "compile", "emulate", "hip", "cuda")
-_SIXTEEN_BIT = ("bfloat16/bfloat16", "float16/float16")
-_EIGHT_BIT_CACHE = (
-    "bfloat16/float8_e4m3fn",
-    "float16/float8_e4m3fn",
-    "bfloat16/float8_e4m3fnuz",
-    "float16/float8_e4m3fnuz",
+_DECODE = (
+    "mla_decode",
+    "sglang_mla:mla_decode",
+    "decode_attention.py:decode_attention_fwd",
+    ("triton:_fwd_grouped_kernel_stage1", "triton:_fwd_kernel_stage2", "triton:get_num_kv_splits_triton?"),
 )
-_PROVIDERS = "waveproof.kernels.providers"
-
-
-def attention(
-    provider: str, operator: str, load: str, origin: str, narrow: bool = False, **declared: Any
-) -> Implementation:
-    """An attention kernel of sglang.
-
-    Args:
-        provider: name under which it is judged.
-        operator: that it implements.
-        load: ``module:function`` below this folder.
-        origin: ``file:function`` below sglang's attention kernels.
-        narrow: whether it is judged on 8-bit caches, where it rounds the weights to 8 bits.
-        declared: other fields of ``Implementation``.
-    """
-    return Implementation(
-        provider,
-        operator,
-        "narrow" if narrow else "wide",
-        ATTENTION_RUNTIMES,
-        f"{_PROVIDERS}.{load}",
-        packages=("sglang", "triton"),
-        distribution="sglang",
-        origin=f"{KERNELS}/{origin}",
-        launches=True,
-        runs_as=_RUNS_AS[load.partition(":")[2]],
-        heads_apart=True,
-        dtypes=_EIGHT_BIT_CACHE if narrow else _SIXTEEN_BIT,
-        **declared,
-    )
-
-
-_RUNS_AS = {
-    "mla_decode": (
-        "triton:_fwd_grouped_kernel_stage1",
-        "triton:_fwd_kernel_stage2",
-        "triton:get_num_kv_splits_triton?",
-    ),
-    "mla_verify": ("triton:_fwd_kernel",),
-    "mla_verify_shared": ("triton:_verify_mla_prefix_stage1", "triton:_verify_mla_combine_stage2"),
-    "mla_extend": ("triton:_fwd_kernel",),
-    "mla_prefill": ("triton:_fwd_kernel",),
-    "mla_prefill_dense": ("triton:_fwd_kernel_dense_prefill",),
-}
-"""By function of these providers."""
-
-_DECODE = ("mla_decode", "sglang_mla:mla_decode", "decode_attention.py:decode_attention_fwd")
-_EXTEND = ("mla_extend", "sglang_mla:mla_extend", "extend_attention.py:extend_attention_fwd")
+_EXTEND = ("mla_extend", "sglang_mla:mla_extend", EXTEND, EXTEND_KERNELS)
 
 IMPLEMENTATIONS = (
     attention("sglang", *_DECODE, longest_query=1),
     attention("sglang_fp8", *_DECODE, narrow=True, longest_query=1),
-    attention("sglang_verify", "mla_decode", "sglang_mla:mla_verify", "extend_attention.py:extend_attention_fwd"),
+    attention("sglang_verify", "mla_decode", "sglang_mla:mla_verify", EXTEND, EXTEND_KERNELS),
     attention(
         "sglang_verify_shared",
         "mla_decode",
         "sglang_mla:mla_verify_shared",
         "verify_mla.py:verify_shared_kv_fwd",
+        ("triton:_verify_mla_prefix_stage1", "triton:_verify_mla_combine_stage2"),
         omits=("lse",),
     ),
     attention("sglang", *_EXTEND),

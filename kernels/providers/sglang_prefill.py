@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waveproof.kernels.providers.registry import Implementation
-from waveproof.kernels.providers.sglang_mla import ATTENTION_RUNTIMES, KERNELS, attention
+from waveproof.kernels.providers.sglang_attention import (
+    ATTENTION_RUNTIMES,
+    EXTEND,
+    EXTEND_KERNELS,
+    KERNELS,
+    attention,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -107,18 +113,13 @@ def merge_state(out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, l
 
 
 IMPLEMENTATIONS = (
-    attention(
-        "sglang",
-        "mla_prefill",
-        "sglang_prefill:mla_prefill",
-        "extend_attention.py:extend_attention_fwd",
-        keys_are_queries=True,
-    ),
+    attention("sglang", "mla_prefill", "sglang_prefill:mla_prefill", EXTEND, EXTEND_KERNELS, keys_are_queries=True),
     attention(
         "sglang_dense",
         "mla_prefill",
         "sglang_prefill:mla_prefill_dense",
         "extend_attention.py:dense_prefill_attention_fwd",
+        ("triton:_fwd_kernel_dense_prefill",),
     ),
     Implementation(
         "sglang",

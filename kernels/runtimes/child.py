@@ -46,6 +46,11 @@ def boot(module: str) -> str:
     )
 
 
+def how_it_ended(status: int) -> str:
+    """A return code as ``subprocess`` gives it, in words: ``signal SIGABRT`` or ``exit status 1``."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
 class Child:
     """A process that runs ``main(*arguments)`` of a module.
 
@@ -165,8 +170,7 @@ class Child:
 
     def _fail(self) -> NoReturn:
         status = self._process.wait()
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        raise ChildFailed(f"its process ended with {how}{self._printed()}")
+        raise ChildFailed(f"its process ended with {how_it_ended(status)}{self._printed()}")
 
     def _printed(self) -> str:
         """What it wrote to stderr since the last request, on lines of its own."""

@@ -21,7 +21,7 @@ import torch
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers.registry import Subject
 from waveproof.kernels.runtimes import wire
-from waveproof.kernels.runtimes.child import ROOT, boot
+from waveproof.kernels.runtimes.child import ROOT, boot, how_it_ended
 from waveproof.kernels.runtimes.memory import Incident
 
 START_SECONDS = 180.0
@@ -231,10 +231,9 @@ class Worker:
     def _obituary(self, mark: int) -> str:
         assert self.process is not None
         code = self.process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         printed = self._printed(mark)
         self.close()
-        return f"its process ended with {how}" + (f"; it printed: {printed}" if printed else "")
+        return f"its process ended with {how_it_ended(code)}" + (f"; it printed: {printed}" if printed else "")
 
     def _log_end(self) -> int:
         return os.fstat(self.log.fileno()).st_size

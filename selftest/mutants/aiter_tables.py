@@ -27,27 +27,38 @@ from waveproof.selftest.small_aiter import (
     BLOCK,
     CK_MOE,
     CONFIGS,
+    CORE,
     FP4,
     HSA,
     LAUNCH,
+    LAUNCHES,
     MOE,
     ROUTER,
     SGLANG,
     SHUFFLED,
     TOKEN,
-    TRITON,
     cells,
     edit,
     gemm_row,
 )
 
 _UNTUNED = CONFIGS + "a8w8_blockscale_untuned_gemm.csv"
-_JSON = TRITON + "E=8,N=4096,device_name=AMD_Instinct_MI300X,dtype=fp8_w8a8,block_shape=[128, 128].json"
 _LIST = HSA + "gfx942/fmoe_2stages/fmoe_2stages.csv"
 
 
 def _launch(**values: object) -> Change:
-    return put(_JSON, json.dumps({"1": {**LAUNCH, **values}}, indent=1))
+    return put(LAUNCHES, json.dumps({"1": {**LAUNCH, **values}}, indent=1))
+
+
+def _router(*finals: str) -> Change:
+    """A dispatcher with a branch for each form of two sizes: with and without log-sum-exps, ``NRFM`` as given."""
+    arms = [
+        f"    NUM_HEAD, 16, HEAD_DIM, {dim}, OUTPUT_LSE, {lse}, NRFM, {final}, NAME)\n"
+        for dim in (128, 512)
+        for lse in ("true", "false")
+        for final in finals
+    ]
+    return put(ROUTER, "".join(arms))
 
 
 _SMALL_FAULTS: tuple[Planted, ...] = (
@@ -103,7 +114,7 @@ _SMALL_FAULTS: tuple[Planted, ...] = (
         "table-renamed",
         "core.py names a table that is not there, as for bf16 in 0.1.7.",
         "reading",
-        edit("aiter/jit/core.py", lambda text: text.replace("configs/bf16_tuned_gemm.csv", "configs/tuned_gemm.csv")),
+        edit(CORE, lambda text: text.replace("configs/bf16_tuned_gemm.csv", "configs/tuned_gemm.csv")),
     ),
     fault(
         "cell-missing",
@@ -300,21 +311,13 @@ _SMALL_FAULTS: tuple[Planted, ...] = (
         "branch-twice",
         "One branch of the reduce dispatcher twice, its neighbour missing.",
         "heads",
-        put(
-            ROUTER,
-            "".join(
-                f"    NUM_HEAD, 16, HEAD_DIM, {dim}, OUTPUT_LSE, {lse}, NRFM, {final}, NAME)\n"
-                for dim in (128, 512)
-                for lse in ("true", "false")
-                for final in ("true", "true")
-            ),
-        ),
+        _router("true", "true"),
     ),
     fault(
         "device-name",
         "A Triton configuration for a device that there is not.",
         "triton",
-        put(_JSON.replace("MI300X", "MI301X"), "{}"),
+        put(LAUNCHES.replace("MI300X", "MI301X"), "{}"),
     ),
     fault(
         "lds",
@@ -376,15 +379,7 @@ _SMALL_RIGHT: tuple[Planted, ...] = (
     right(
         "heads-switched",
         "A dispatcher with all four branches of each form.",
-        put(
-            ROUTER,
-            "".join(
-                f"    NUM_HEAD, 16, HEAD_DIM, {dim}, OUTPUT_LSE, {lse}, NRFM, {final}, NAME)\n"
-                for dim in (128, 512)
-                for lse in ("true", "false")
-                for final in ("true", "false")
-            ),
-        ),
+        _router("true", "false"),
     ),
     right(
         "launch-of-one-stage",

@@ -11,20 +11,19 @@ from waveproof.selftest.small_aiter import (
     BF16,
     BLOCK,
     CONFIGS,
+    CORE,
     HSA,
+    LAUNCHES,
     MOE,
+    MOE_CATALOGUE,
     ROUTER,
     SGLANG,
     TOKEN,
-    TRITON,
     cells,
     edit,
 )
 
-_CORE = "aiter/jit/core.py"
 _CATALOGUE = "aiter_meta/csrc/ck_gemm_a8w8_blockscale/"
-_MOE_CATALOGUE = "aiter_meta/csrc/ck_gemm_moe_2stages_codegen/gemm_moe_ck2stages_common.py"
-_JSON = TRITON + "E=8,N=4096,device_name=AMD_Instinct_MI300X,dtype=fp8_w8a8,block_shape=[128, 128].json"
 
 
 def _into_a_class(text: str) -> str:
@@ -44,8 +43,8 @@ def _with_gfx(name: str, gfx942: str, gfx950: str) -> Change:
 
 
 UNREAD: tuple[Planted, ...] = (
-    fault("core-in-a-class", "core.py names tables in a class: none is read.", "device", edit(_CORE, _into_a_class)),
-    fault("core-gone", "There is no core.py: each rule holds of nothing.", "values", drop(_CORE)),
+    fault("core-in-a-class", "core.py names tables in a class: none is read.", "device", edit(CORE, _into_a_class)),
+    fault("core-gone", "There is no core.py: each rule holds of nothing.", "values", drop(CORE)),
     fault("gfx-of-another-size", "gfx950 beside 304 compute units.", "device", _with_gfx(BLOCK, "gfx950", "gfx950")),
     fault("more-than-all-experts", "999 experts a token of 256.", "unreachable", cells(MOE, 2, topk="999")),
     fault("half-a-row", "A row for 16.5 tokens.", "unreachable", cells(BLOCK, 2, M="16.5")),
@@ -72,7 +71,7 @@ UNREAD: tuple[Planted, ...] = (
     fault("catalogue-cut-off", "The catalogue is no Python.", "kernel",
           edit(_CATALOGUE + "a8w8_blockscale_common.py", lambda text: text + "\ndef (:\n")),
     fault("generator-gone", "A catalogue without its generator.", "kernel", drop(_CATALOGUE + "gen_instances.py")),
-    fault("expert-catalogue-gone", "The catalogue of the experts is not there.", "kernel", drop(_MOE_CATALOGUE)),
+    fault("expert-catalogue-gone", "The catalogue of the experts is not there.", "kernel", drop(MOE_CATALOGUE)),
     fault("object-for-gfx942-alone", "A host source names it for all; gfx950 has it no more.", "named object",
           drop(HSA + "gfx950/mla/decode.co")),
     fault("single-quotes", "A Python source names an object that is nowhere, in single quotes.", "named object",
@@ -91,10 +90,10 @@ UNREAD: tuple[Planted, ...] = (
     fault("heads-renamed", "The copy goes by another name.", "heads",
           put(SGLANG, "_MLA_REDUCE_V2_HEADS = {512: frozenset({12})}\n")),
     fault("router-gone", "The dispatcher is not where it was.", "heads", drop(ROUTER)),
-    fault("configuration-empty", "A Triton configuration without a line.", "triton", put(_JSON, "{}")),
-    fault("configuration-no-text", "A Triton configuration that is no UTF-8.", "triton", put(_JSON, b"\xff\xfe{}")),
+    fault("configuration-empty", "A Triton configuration without a line.", "triton", put(LAUNCHES, "{}")),
+    fault("configuration-no-text", "A Triton configuration that is no UTF-8.", "triton", put(LAUNCHES, b"\xff\xfe{}")),
     fault("group-of-none", "GROUP_SIZE_M 0, by which the kernel divides.", "triton",
-          edit(_JSON, lambda text: text.replace('"GROUP_SIZE_M": 1', '"GROUP_SIZE_M": 0', 1))),
+          edit(LAUNCHES, lambda text: text.replace('"GROUP_SIZE_M": 1', '"GROUP_SIZE_M": 0', 1))),
     fault("endless-cell", "A cell of 200,000 characters.", "reading",
           edit(CONFIGS + "bf16_tuned_gemm.csv", lambda text: text + "x" * 200_000 + "\n")),
     right("byte-order-mark", "A mark before the header, which pandas passes over.",

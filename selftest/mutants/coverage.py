@@ -12,7 +12,7 @@ from fractions import Fraction
 from waveproof.fixtures.deployment import rules
 from waveproof.fixtures.deployment.attention import DECODE, PREFILL
 from waveproof.fixtures.deployment.coverage import cover
-from waveproof.fixtures.deployment.plan import KV_DTYPES, Deployment, product_of
+from waveproof.fixtures.deployment.plan import KV_DTYPES, Deployment, product_for
 from waveproof.fixtures.deployment.upstream import Upstream
 from waveproof.fixtures.deployment.verdicts import Coverage, Remedy, Row, Tuned, Verdict
 from waveproof.fixtures.dispatch.oracle import Answer, Question
@@ -22,10 +22,9 @@ from waveproof.fixtures.shapes.weights import Weight
 from waveproof.fixtures.tables.lookup import Lookup
 from waveproof.selftest import stand_in_upstream
 from waveproof.selftest.planted import Planted
-from waveproof.selftest.stand_in_upstream import UPSTREAM
+from waveproof.selftest.stand_in_upstream import MI355X, UPSTREAM
 
 K3, DEEPSEEK = built_in("Kimi-K3"), built_in("DeepSeek-V3")
-MI355X = product_of("gfx950")
 OTHER_OF_12 = replace(DEEPSEEK, name="another of 12 heads", heads=48)
 """12 heads a rank, too: with TP 4."""
 
@@ -109,15 +108,18 @@ def _kind(kind: type[Deployment]) -> Callable[[], Sequence[str]]:
     return lambda: broken(covered(asked=deployments(kind)))
 
 
-def _attention(row: Row, **changes: object) -> Row:
-    return row if row.attention is None else replace(row, attention=replace(row.attention, **changes))  # type: ignore[arg-type]
+def _ungathered(row: Row) -> Row:
+    """The heads of a rank, though those of several are gathered."""
+    if row.attention is None:
+        return row
+    return replace(row, attention=replace(row.attention, heads=row.attention.use.heads))
 
 
 def _tuned(row: Row, change: Callable[[Tuned], Tuned]) -> Row:
     return row if row.tuned is None else replace(row, tuned=change(row.tuned))
 
 
-def _instead(old: Verdict, new: Verdict, model: str = "") -> Change:
+def _instead(old: Verdict, new: Verdict) -> Change:
     """Attention that is called something else."""
 
     def change(row: Row) -> Row:
@@ -160,8 +162,8 @@ def _cheap(row: Row) -> Row:
     return replace(row, cost=f"{float(1 + added):.2f}x the multiply-adds")
 
 
-def _other_gpu(arch: str, cu_num: int, *others: object) -> Lookup:
-    return stand_in_upstream.gemm(arch, 304, *others)  # type: ignore[arg-type]
+def _other_gpu(arch: str, cu_num: int, family: str, n: int, k: int, ms: Sequence[int]) -> Lookup:
+    return stand_in_upstream.gemm(arch, 304, family, n, k, ms)
 
 
 def _whole(tuned: Tuned) -> Tuned:
@@ -189,19 +191,19 @@ def _sampling(row: Row) -> Row:
     return replace(row, verdict=Verdict.FAST) if row.verdict is Verdict.WRONG else row
 
 
-def _scale_left_out(use: Use) -> Ruling:
+def scale_left_out(use: Use) -> Ruling:
     """A dispatcher that takes fp8, with a kernel that is known to answer wrongly."""
     ruling = stand_in_upstream.rule(use)
     return replace(ruling, wrong="the output lacks kv_scale") if use.kv_dtype == "fp8" else ruling
 
 
 def _fast_though_wrong() -> Sequence[str]:
-    upstream = replace(UPSTREAM, rule=_scale_left_out)
+    upstream = replace(UPSTREAM, rule=scale_left_out)
     return broken(covered(_instead(Verdict.WRONG, Verdict.FAST), upstream), upstream)
 
 
 def _called_wrong() -> Sequence[str]:
-    upstream = replace(UPSTREAM, rule=_scale_left_out)
+    upstream = replace(UPSTREAM, rule=scale_left_out)
     return broken(covered(upstream=upstream), upstream)
 
 
@@ -234,7 +236,7 @@ FAULTS = (
     Planted("DCP ignored", "the dispatcher is asked about the heads before they are gathered", rules.ASKED,
             _asked(lambda use: replace(use, dcp=1))),
     Planted("DCP not counted", "gathered heads are asked about, and called those of a rank", rules.ASKED,
-            _said(lambda row: _attention(row, heads=row.attention.use.heads) if row.attention else row)),
+            _said(_ungathered)),
     Planted("one query too few", "a verification of N drafted tokens is asked about with N queries", rules.ASKED,
             _kind(OneTooFew)),
     Planted("cache dtype ignored", "an fp8 cache is asked about as bf16", rules.ASKED,
@@ -338,7 +340,7 @@ def _tiling() -> Sequence[str]:
 
 
 def _on(model: ServedModel, tp: int, arch: str, backend: str = "aiter") -> Sequence[str]:
-    plans = [Deployment(model, tp, product_of(arch), dtype, 3, 1, backend) for dtype in KV_DTYPES]
+    plans = [Deployment(model, tp, product_for(arch), dtype, 3, 1, backend) for dtype in KV_DTYPES]
     return broken(covered(asked=plans))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from waveproof.fixtures.launched.builds import watch_builds
+from waveproof.fixtures.launched.judging import judge_works
 from waveproof.fixtures.launched.names import classify, shipped_kernels
 from waveproof.fixtures.launched.trace import Trace, read_trace
 from waveproof.fixtures.products import product_of
@@ -53,19 +54,8 @@ def broken(
     expected = launched.expectation(stated)
     device = product_of(trace.device) if trace.device else None
     works = trace.work(operator) if trace.ranges else (trace.whole,)
-    judgements = []
-    for work in works:
-        ran = work.ran()
-        arch = device.gfx if device else ""
-        judgements += launched.judge_ran(ran, expected, arch, bool(shipped_kernels()), work.name)
-        judgements.append(launched.judge_recording(len(work.launches), work.unrecorded, work.dropped, work.name))
-        judgements += [launched.judge_timed(ran, work.name), launched.judge_not_built(work, work.name)]
-        if call is not None and device is not None:
-            least = memory_floor.least_bytes(call)
-            count = len(work.kernels)
-            judgements.append(memory_floor.judge_not_faster(work.busy_seconds, least, device, True, count, work.name))
-    if repeats:
-        judgements.append(launched.judge_same([work.ran() for work in works]))
+    least = memory_floor.least_bytes(call) if call is not None else None
+    judgements = judge_works(works, expected, device, least, True, repeats)
     return [one.rule for one in judgements if not one.holds]
 
 

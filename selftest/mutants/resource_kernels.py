@@ -42,28 +42,6 @@ def attend(q, k, v, out, keys, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, SPREA
 
 
 @triton.jit
-def attend_renamed(q, k, v, out, keys, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, SPREAD: tl.constexpr):
-    """The same with other names of variables, and comments."""
-    # Sixteen rows, since that is what one matrix instruction takes.
-    lanes, features = tl.arange(0, 16), tl.arange(0, WIDTH)
-    wanted = tl.load(q + lanes[:, None] * WIDTH + features[None, :])
-    peak = tl.full((16,), float("-inf"), tl.float32)
-    mass = tl.zeros((16,), tl.float32)
-    gathered = tl.zeros((16, WIDTH), tl.float32)
-    for start in range(0, keys, BLOCK_N):
-        place = (start + tl.arange(0, BLOCK_N))[:, None] * WIDTH + features[None, :]
-        known, told = tl.load(k + place), tl.load(v + place)
-        likeness = tl.dot(wanted, known.T) * SPREAD
-        summit = tl.maximum(peak, tl.max(likeness, 1))
-        share = tl.exp(likeness - summit[:, None])
-        left = tl.exp(peak - summit)
-        gathered = gathered * left[:, None] + tl.dot(share.to(told.dtype), told)
-        mass = mass * left + tl.sum(share, 1)
-        peak = summit
-    tl.store(out + lanes[:, None] * WIDTH + features[None, :], gathered / mass[:, None])
-
-
-@triton.jit
 def attend_lane_by_lane(q, k, v, out, keys, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, SPREAD: tl.constexpr):
     """Its products are sums over a broadcast product: no matrix instruction."""
     rows, columns = tl.arange(0, 16), tl.arange(0, WIDTH)
@@ -102,6 +80,15 @@ def add(x, y, out, BLOCK: tl.constexpr):
     """A streaming kernel: what is loaded is stored at once."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + at, tl.load(x + at) + tl.load(y + at))
+
+
+@triton.jit
+def add_renamed(x, y, out, BLOCK: tl.constexpr):
+    """The same with other names of variables, and comments."""
+    # One block for each program.
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    left = tl.load(x + place)
+    tl.store(out + place, left + tl.load(y + place))
 
 
 @triton.jit

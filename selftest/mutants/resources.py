@@ -245,7 +245,7 @@ PLANTED: tuple[Planted, ...] = (
     edited("worse than another Triton", "There is a row for Triton 3.8.1 alone, with less scratch.", WITHIN,
            _other_triton(scratch_bytes=16, vgpr_spill=4), ("product", {"size": 128, "num_warps": 1})),
     Planted("unchanged", "It is compiled once more.", "", recompiled, functools.partial(why_not, True)),
-    wasteful("renamed", "Variables have other names, and there are comments.", "", ATTENTION, kernel="attend_renamed"),
+    wasteful("renamed", "Variables have other names, and there are comments.", "", STREAMING, kernel="add_renamed"),
     Planted("shuffled", "Kernels and rows come in another order.", "", shuffled, functools.partial(why_not, True)),
     Planted("spill as known", "It spills, as the baseline grants with a reason.", "", spill_as_known, why_not),
     edited("another Triton", "There is a row for Triton 3.8.1 alone, and other registers.", "", _other_triton(vgpr=99)),

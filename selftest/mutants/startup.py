@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from waveproof.selftest.mutants.correct_startup import RIGHT
 from waveproof.selftest.planted import Planted
@@ -339,7 +340,7 @@ FAULTS = (
             f"other words {number}",
             "a fallback without the word",
             "no-fallback",
-            lambda text=text: broken_sglang("no-fallback", before=[sglang(text, "TP0")]),  # type: ignore[misc]
+            partial(broken_sglang, "no-fallback", before=[sglang(text, "TP0")]),
         )
         for number, text in enumerate(
             (

@@ -61,6 +61,11 @@ class Refusal:
     """What the process meets on a device: ``exception`` (of TORCH_CHECK or the C++ library), ``assertion`` (abort), or
     ``hip`` (a HIP call failed, and AITER ends the process with exit status 0)."""
 
+    @property
+    def words(self) -> str:
+        """AITER's own words, behind the kind where the process does not go on."""
+        return self.text if self.kind == "exception" else f"{self.kind}: {self.text}"
+
 
 class AiterRefused(RuntimeError):
     """An entry point refused while it was to launch."""
