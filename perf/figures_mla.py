@@ -203,7 +203,7 @@ def executed_by(
     """
     call = phase.case(candidate, heads, keys).call(candidate.operator)
     outcome = _returned(worker.call(subject, call, CALL_SECONDS))
-    severity = _right(outcome, call, subject.implementation)
+    severity = require_right(outcome.outputs, call, subject.implementation)
     return Executed(
         subject,
         phase,
@@ -298,7 +298,7 @@ def _returned(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _right(outcome: Outcome, call: Call, implementation: Implementation) -> float:
+def require_right(outputs: Sequence[Any], call: Call, implementation: Implementation) -> float:
     """Largest error of a call's results as a share of its bound.
 
     Raises:
@@ -306,12 +306,12 @@ def _right(outcome: Outcome, call: Call, implementation: Implementation) -> floa
     """
     named = zip(implementation.contract.returns, forms(call), strict=True)
     due = [form for result, form in named if result.name not in implementation.omits]
-    judgements = judge_forms(outcome.outputs, due, call)
+    judgements = judge_forms(outputs, due, call)
     if all(one.holds for one in judgements):
-        judgements += judge_outputs(outcome.outputs, call, implementation.variant)
-    for judgement in judgements:
-        if not judgement.holds:
-            raise WrongResult(
-                f"{judgement.rule}: {judgement.message} ({judgement.figure:.3g} where {judgement.bound:.3g} is allowed)"
-            )
-    return max(judgement.severity for judgement in judgements)
+        path = call.arguments.get("path")
+        variant = implementation.variant_of(path) if isinstance(path, str) else implementation.variant
+        judgements += judge_outputs(outputs, call, variant)
+    for one in judgements:
+        if not one.holds:
+            raise WrongResult(f"{one.rule}: {one.message} ({one.figure:.3g} where {one.bound:.3g} is allowed)")
+    return max((one.severity for one in judgements), default=0.0)

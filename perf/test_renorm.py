@@ -18,7 +18,7 @@ from waveproof.kernels.runtimes.process import Worker
 from waveproof.perf.figures_renorm import SEED, compiled_for, renorm_subjects, traffic_of
 from waveproof.perf.renorm_forms import FORMS
 
-pytestmark = pytest.mark.perf
+pytestmark = [pytest.mark.rocm, pytest.mark.perf]
 
 BENCHMARK_ROWS = 8
 SERVED_VOCABULARY = 151_936

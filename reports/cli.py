@@ -18,14 +18,17 @@ from waveproof.reports import (
     cli_case_study,
     cli_coverage,
     cli_dispatch,
+    cli_economics,
     cli_emulate,
     cli_figures,
     cli_golden,
     cli_heads,
     cli_impostor,
     cli_launched,
+    cli_perf,
     cli_resources,
     cli_serve,
+    cli_serving,
     cli_startup,
     cli_tables,
     cli_trial,
@@ -62,6 +65,9 @@ def _flowing(shown: typer.Typer) -> None:
     for one in shown.registered_commands:
         if one.help is None and one.callback is not None and (text := inspect.getdoc(one.callback)):
             one.help = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in text.split("\n\n"))
+    for group in shown.registered_groups:
+        if group.typer_instance is not None:
+            _flowing(group.typer_instance)
 
 
 app = typer.Typer(
@@ -75,6 +81,9 @@ cli_emulate.app.command()(cli_case_study.case_study)
 cli_emulate.app.command()(cli_case_study.lds_order)
 app.add_typer(cli_golden.app, name="golden")
 app.add_typer(cli_figures.app, name="figures")
+app.add_typer(cli_economics.app, name="economics")
+app.add_typer(cli_perf.app, name="perf")
+app.add_typer(cli_serving.app, name="serving")
 app.command()(cli_audit.audit)
 app.command()(cli_coverage.coverage)
 app.command()(cli_dispatch.dispatch)
@@ -190,6 +199,4 @@ def publicrules() -> None:
     public_rules((), wide_console())
 
 
-for _commands in (app, *(one.typer_instance for one in app.registered_groups)):
-    if _commands is not None:
-        _flowing(_commands)
+_flowing(app)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from waveproof.reports import summary
+from waveproof.reports.section_html import environment, shown_sections
+from waveproof.reports.sections import Section
 from waveproof.reports.summary import Column, Row
 from waveproof.reports.verdicts import Record, RuleFigure, Verdict
 
@@ -47,11 +48,19 @@ COSTLY = ("vgpr_spill", "sgpr_spill", "scratch_bytes")
 """Resources that a kernel should not take at all: memory traffic that its source does not ask for."""
 
 _FILE_NAME = re.compile(r"[\w-][\w.=+-]*")
-_TEMPLATES = Path(__file__).with_name("templates")
 
 
-def render_page(records: Iterable[Record], when: datetime | None = None) -> str:
-    """The page as text; ``when`` is the time of the run, now if it is not given."""
+def render_page(records: Iterable[Record], when: datetime | None = None, sections: Iterable[Section] = ()) -> str:
+    """The page as text.
+
+    Args:
+        records: of the run.
+        when: the time of the run, now if it is not given.
+        sections: what the run measured besides, shown below the matrix and the failures.
+
+    Raises:
+        BadPicture: a picture of a section is no PNG.
+    """
     records = tuple(records)
     matrix = summary.tabulate(records)
     rows: dict[str, list[Row]] = {}
@@ -75,6 +84,7 @@ def render_page(records: Iterable[Record], when: datetime | None = None) -> str:
         resources=resource_rows(records),
         anchors={id(record): f"case-{number}" for number, record in enumerate(records, 1)},
         verdicts=[verdict for verdict in summary.COUNT_ORDER],
+        sections=shown_sections(sections),
     )
 
 
@@ -125,19 +135,12 @@ def subject(record: Record) -> Sequence[str]:
 
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
+    made = environment()
+    made.globals.update(
         symbols=SYMBOLS,
         headings=RESOURCES,
         costly=COSTLY,
         against_bound=summary.against_bound,
-        count=summary.count,
         word=summary.word,
         number=summary.number,
         worst_figure=summary.worst_figure,
@@ -147,4 +150,4 @@ def _template() -> jinja2.Template:
         subject=subject,
         id=id,
     )
-    return environment.get_template("page.html.j2")
+    return made.get_template("page.html.j2")

@@ -25,6 +25,13 @@ TABLES = {
     "resources": "resources",
     "launched": "launched",
     "startup": "startup",
+    "measure": "measure",
+    "gate": "gate",
+    "ledger": "ledger",
+    "counts": "counts",
+    "serving": "serving",
+    "economics": "economics",
+    "gpu_day": "gpu_day",
 }
 """By family, the module below ``selftest/mutants`` that plants its faults."""
 

@@ -3,47 +3,15 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timezone
-from html.parser import HTMLParser
 
 import pytest
 
 from waveproof.reports.page import beside_the_page, merged_versions, render_page, resource_rows
 from waveproof.reports.verdicts import RuleFigure, Verdict
 from waveproof.selftest.example_records import TIE_FAILURE, VERSIONS, example_records, failing, passing
+from waveproof.selftest.page_reader import Reader
 
 WHEN = datetime(2026, 10, 1, 9, 30, tzinfo=timezone.utc)
-VOID = {"meta", "link", "input", "br"}
-
-
-class Reader(HTMLParser):
-    """What a browser would make of the page, as far as the tests ask."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.seen: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, f"</{tag}> closes something else at {self.getpos()}"
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self.open):
-            self.seen.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.seen).split())
-
-    def attributes(self, name: str) -> list[str]:
-        return [attributes[name] or "" for _, attributes in self.tags if name in attributes]
 
 
 @pytest.fixture(scope="module")

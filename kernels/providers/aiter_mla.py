@@ -94,7 +94,8 @@ LONGEST_QUERY_FP8 = 2
 
 _REDUCE = "triton:_fwd_kernel_stage2_asm?"
 """Sums up the splits, where there are several."""
-DECODE_KERNELS = ("asm:mla_dec_*", _REDUCE)
+DECODE_KERNELS = ("asm:mla_[ad]*", _REDUCE)
+"""``mla_dec_*`` for one query of a request, ``mla_a16w16_*`` for several."""
 PREFILL_KERNELS = ("asm:mla_pfl_*",)
 
 _MODULE = "waveproof.kernels.providers.aiter_mla"

@@ -1,0 +1,386 @@
+"""Published tables of serving results: read as they come, and their derived columns recomputed.
+
+A cell that follows from others of its row is recomputed from the *intervals* in which the printed numbers lie
+(:mod:`waveproof.perf.printed`), and is inconsistent only where no numbers behind the prints could give it. Which
+columns are known, and by which headings, says :mod:`waveproof.perf.published_columns`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from waveproof.perf.economics import Served
+from waveproof.perf.printed import (
+    EMPTY,
+    Interval,
+    Mark,
+    Printed,
+    Unreadable,
+    exactly,
+    read_printed,
+    show,
+    show_interval,
+)
+from waveproof.perf.published_columns import DERIVED, FORMULAS, RATIO_OF, BadTable, Known, Role, computed, role_of
+
+PUBLISHED = Path(__file__).parent / "baselines" / "published"
+"""Tables that come along."""
+
+
+class Row(BaseModel):
+    """The numbers of a row, by role; pydantic refuses what no system could have, and such a cell is left out.
+
+    A field is None where its cell is empty, was not readable, or the table has no such column.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
+
+    line: int
+    product: str = ""
+    cells: dict[str, Printed] = Field(default_factory=dict)
+    """By role, of all but ``product``."""
+
+    @field_validator("product")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        return " ".join(value.split())
+
+    @model_validator(mode="after")
+    def _possible(self) -> Row:
+        for role, cell in self.cells.items():
+            counts = role in ("gpus", "gpus_per_node")
+            if counts and (cell.value.denominator != 1 or cell.value < 1):
+                raise ValueError(f"{role} = {cell.text!r}: is a whole number above 0")
+            # 0.00 may be what is left of a small figure after rounding, where it follows from others.
+            tiny = cell.value == 0 and role in DERIVED
+            if cell.value <= 0 and not tiny and not (role in RATIO_OF and cell.percent and cell.signed):
+                raise ValueError(f"{role} = {cell.text!r}: is above 0")
+        return self
+
+    def interval(self, role: str) -> Interval | None:
+        """Where the number of a role lies; counts are not rounded."""
+        cell = self.cells.get(role)
+        if cell is None:
+            return None
+        if role in ("gpus", "gpus_per_node"):
+            return exactly(cell.value)
+        if role in RATIO_OF and cell.percent and cell.signed:
+            return cell.interval + exactly(1)
+        return cell.interval
+
+
+Verdict = Literal["consistent", "coarse", "inconsistent", "not checked", "unreadable"]
+"""``coarse``: consistent only if zeros at the end of a whole number are no digits, as in 1,600 for 1,568."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What there is to say of one cell."""
+
+    line: int
+    product: str
+    heading: str
+    role: str
+    says: str
+    verdict: Verdict
+    should: Interval | None = None
+    """What it can be, for all numbers behind the other prints."""
+    from_prints: Fraction | None = None
+    """What it would be if the other prints were exact."""
+    reason: str = ""
+
+    @property
+    def bad(self) -> bool:
+        """Whether it turns the command red."""
+        return self.verdict in ("inconsistent", "unreadable")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a table came to."""
+
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]
+    unknown: tuple[str, ...]
+    """Headings of columns that are not checked since nobody knows what they hold."""
+    notes: tuple[str, ...]
+    """What was taken for granted in reading."""
+
+    def served(self, gpus_per_node: int = 8) -> tuple[Served, ...]:
+        """Its systems, where a row has all that one needs.
+
+        Raises:
+            BadTable: a row lacks something; the message names it.
+        """
+        return tuple(_served(row, gpus_per_node) for row in self.rows)
+
+
+def _served(row: Row, gpus_per_node: int) -> Served:
+    needed = ("gpus", "per_stream_tok_s", "aggregate_tok_s", "usd_per_gpu_hour")
+    if missing := [name for name in needed if name not in row.cells]:
+        raise BadTable(f"line {row.line} ({row.product or 'no product'}): {', '.join(missing)} is missing")
+    of = {name: cell.value for name, cell in row.cells.items()}
+    return Served(
+        row.product,
+        int(of["gpus"]),
+        float(of["per_stream_tok_s"]),
+        float(of["aggregate_tok_s"]),
+        float(of["usd_per_gpu_hour"]),
+        gpus_per_node=int(of.get("gpus_per_node", gpus_per_node)),
+    )
+
+
+def check_text(
+    text: str,
+    gpus_per_node: int = 8,
+    base: str = "",
+    columns: Mapping[str, str] | None = None,
+    exact: Sequence[str] = (),
+    file: str = "table",
+) -> Checked:
+    """Read a table and recompute what follows from something else in it.
+
+    Args:
+        text: CSV with commas, semicolons or tabs; lines that begin with ``#`` are comments.
+        gpus_per_node: where no column says.
+        base: product that ratios compare with; the first row if not given.
+        columns: roles by heading, for headings that are not known.
+        exact: roles of which the print is the number, such as a list price: nothing was rounded.
+        file: for messages.
+
+    Raises:
+        BadTable: there is no heading, two columns hold the same, a row is longer than the heading, no row.
+    """
+    lines = [(number, line) for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1)]
+    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
+    # Excel's first line, by which it tells itself what separates cells.
+    told = re.fullmatch(r"sep=([;,\t])", kept[0][1].strip(" ")) if kept else None
+    kept = kept[1:] if told else kept
+    if len(kept) < 2:
+        raise BadTable(f"{file}: a heading and a row are needed, {len(kept)} lines hold something")
+    delimiter = told[1] if told else max(";,\t", key=kept[0][1].count)
+    read = list(
+        csv.reader(io.StringIO("\n".join(line for _, line in kept)), delimiter=delimiter, skipinitialspace=True)
+    )
+    if len(read) != len(kept):
+        raise BadTable(f"{file}: a cell runs over the end of its line")
+    headings = [heading.strip("\ufeff ") for heading in read[0]]
+    found = _roles(headings, columns)
+    names = [role.name for role, _ in found if role]
+    if strangers := [name for name in exact if name not in names]:
+        raise BadTable(f"--exact {strangers[0]}: the table's known columns are {', '.join(names)}")
+    for name in names:
+        if names.count(name) > 1:
+            both = [heading for heading, (role, _) in zip(headings, found, strict=True) if role and role.name == name]
+            raise BadTable(f"{file}: columns {' and '.join(map(repr, both))} both are {name}; name one with --column")
+    if not [role for role, _ in found if role and role.kind != "text"]:
+        raise BadTable(f"{file}: no column is known among {', '.join(map(repr, headings))}; name them with --column")
+    for (number, _), cells in zip(kept[1:], read[1:], strict=True):
+        if len(cells) > len(headings):
+            raise BadTable(f"{file}:{number}: {len(cells)} cells under {len(headings)} headings: {cells[-1]!r}")
+    mark = _mark(delimiter, [cell for cells in read[1:] for cell in cells])
+    notes = [f"decimals are separated by {mark!r}"] if mark == "," else []
+    notes += [f"{name} is taken as printed, not rounded" for name in exact if name in names]
+    notes += [f"{heading!r}: cents" for heading, (_, scale) in zip(headings, found, strict=True) if scale != 1]
+    rows, findings = [], []
+    for (number, _), cells in zip(kept[1:], read[1:], strict=True):
+        row, troubles = _read_row(number, dict(zip(headings, cells, strict=False)), headings, found, mark, exact)
+        rows.append(row)
+        findings += troubles
+    titles = {role.name: heading for heading, (role, _) in zip(headings, found, strict=True) if role}
+    if "gpus_per_node" not in titles and {"nodes", "tok_s_per_node", "per_node_ratio"} & set(titles):
+        notes.append(f"a node has {gpus_per_node} GPUs, since no column says")
+    if set(titles) & set(RATIO_OF):
+        if base and base not in [row.product for row in rows]:
+            raise BadTable(f"--base {base}: products are {', '.join(row.product for row in rows)}")
+        base = base or rows[0].product
+        notes.append(f"ratios compare with {base}")
+    complete = [_with_node(row, gpus_per_node) for row in rows]
+    findings += [one for index in range(len(rows)) for one in _check_row(index, rows, complete, titles, base)]
+    unknown = tuple(heading for heading, (role, _) in zip(headings, found, strict=True) if role is None)
+    return Checked(tuple(rows), tuple(sorted(findings, key=lambda one: one.line)), unknown, tuple(notes))
+
+
+def _roles(headings: Sequence[str], columns: Mapping[str, str] | None) -> list[tuple[Role | None, Fraction]]:
+    """By heading; of several columns of text, the first names the product."""
+    found: list[tuple[Role | None, Fraction]] = []
+    for heading in headings:
+        role, scale = role_of(heading, columns)
+        named = role is not None and role.kind == "text" and any(one is role for one, _ in found)
+        found.append((None if named else role, scale))
+    return found
+
+
+def _mark(delimiter: str, cells: Sequence[str]) -> Mark:
+    """A comma separates decimals where semicolons or tabs separate cells, and one cell cannot be read otherwise.
+
+    Such are ``2,50``, with a comma before other than 3 digits, ``1.568,125`` and ``1.234.567``, with points before 3.
+    """
+    if delimiter != "," and any(re.search(r"\d,(?:\d{1,2}|\d{4,})(?!\d)|\.\d{3}[.,]\d", cell) for cell in cells):
+        return ","
+    return "."
+
+
+def _read_row(
+    number: int,
+    cells: Mapping[str, str],
+    headings: Sequence[str],
+    found: Sequence[tuple[Role | None, Fraction]],
+    mark: Mark,
+    exact: Sequence[str],
+) -> tuple[Row, list[Finding]]:
+    """A row, and findings of cells that are not readable."""
+    product = next((cells.get(heading, "") for heading, (role, _) in zip(headings, found, strict=True)
+                    if role and role.name == "product"), "")  # fmt: skip
+    kept: dict[str, Printed] = {}
+    troubles = []
+    for heading, (role, scale) in zip(headings, found, strict=True):
+        text = cells.get(heading, "")
+        if role is None or role.kind == "text" or text.strip().lower() in EMPTY:
+            continue
+        try:
+            printed = read_printed(text, mark)
+            half_unit = Fraction(0) if role.name in exact else printed.half_unit * scale
+            scaled = replace(printed, value=printed.value * scale, half_unit=half_unit)
+            Row(line=number, cells={role.name: scaled})
+            kept[role.name] = scaled
+        except Unreadable as error:
+            troubles.append(Finding(number, product, heading, role.name, text, "unreadable", reason=str(error)))
+        except ValidationError as error:
+            why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            troubles.append(Finding(number, product, heading, role.name, text, "unreadable", reason=why))
+    return Row(line=number, product=product, cells=kept), troubles
+
+
+def _with_node(row: Row, gpus_per_node: int) -> dict[str, Interval]:
+    """Intervals of a row, the size of a node with them."""
+    intervals = {role: row.interval(role) for role in row.cells}
+    # What was rounded to 0 can be checked, and nothing be computed from it.
+    known = {role: interval for role, interval in intervals.items() if interval is not None and interval.low > 0}
+    known.setdefault("gpus_per_node", exactly(gpus_per_node))
+    return known
+
+
+def _middles(known: Known) -> dict[str, Interval]:
+    """As if every print were exact."""
+    return {role: exactly(interval.middle) for role, interval in known.items()}
+
+
+def _check_row(
+    index: int, rows: Sequence[Row], complete: Sequence[Known], titles: Mapping[str, str], base: str
+) -> list[Finding]:
+    row, known = rows[index], complete[index]
+    findings = []
+    for role, cell in row.cells.items():
+        said = row.interval(role)
+        if said is None or not (role in RATIO_OF or any(formula.gives == role for formula in FORMULAS)):
+            continue
+        about: dict[str, Any] = {
+            "line": row.line, "product": row.product, "heading": titles[role], "role": role, "says": cell.text
+        }  # fmt: skip
+        text, should, exact, lacking = _expected(role, known, rows, complete, base)
+        if should is None or exact is None:
+            findings.append(Finding(**about, verdict="not checked", reason=lacking))
+        elif said.meets(should):
+            why = "within rounding" if said.middle != exact.middle else "exact"
+            findings.append(Finding(**about, verdict="consistent", should=should, from_prints=exact.middle,
+                                    reason=f"{why}: {text}"))  # fmt: skip
+        elif cell.coarse.meets(should):
+            reason = f"only if rounded to {show(cell.coarse.high - cell.coarse.low)}s: {text} is {show(exact.middle)}"
+            findings.append(Finding(**about, verdict="coarse", should=should, from_prints=exact.middle, reason=reason))
+        else:
+            guess = _guess(role, cell, said, should, index, complete)
+            far = abs(said.middle / exact.middle - 1) if exact.middle else Fraction(0)
+            reason = (
+                f"{text} is {show(exact.middle)}, with all rounding {show_interval(should)}; the cell stands for "
+                f"{show_interval(said)}, {show(far * 100, 3)} % off{guess}"
+            )
+            findings.append(Finding(**about, verdict="inconsistent", should=should, from_prints=exact.middle,
+                                    reason=reason))  # fmt: skip
+    return findings
+
+
+def _expected(
+    role: str, known: Known, rows: Sequence[Row], complete: Sequence[Known], base: str
+) -> tuple[str, Interval | None, Interval | None, str]:
+    """Formula in words, interval, interval of exact prints, and what is missing where there is none."""
+    if role in RATIO_OF:
+        of = RATIO_OF[role]
+        anchor = complete[[row.product for row in rows].index(base)]
+        here, there = _value(of, known), _value(of, anchor)
+        if here is None or there is None:
+            return "", None, None, f"needs {of} of the row and of {base}, or what it follows from"
+        exact = _value(of, _middles(known)), _value(of, _middles(anchor))
+        assert exact[0] is not None
+        assert exact[1] is not None
+        if known is anchor:
+            # Over itself it is 1, however its own figures were rounded.
+            return f"{of} over that of {base}", exactly(1), exactly(1), ""
+        return f"{of} over that of {base}", here / there, exact[0] / exact[1], ""
+    formula, should = computed(role, known)
+    if formula is None:
+        first = next(one for one in FORMULAS if one.gives == role)
+        return "", None, None, f"needs {', '.join(name for name in first.needs if name not in known)}"
+    return formula.text, should, formula.compute(_middles(known)), ""
+
+
+def _value(role: str, known: Known) -> Interval | None:
+    """From what was measured where that is there, and what the table says itself where not."""
+    found = computed(role, known)[1]
+    return found if found is not None else known.get(role)
+
+
+def _guess(role: str, cell: Printed, said: Interval, should: Interval, index: int, complete: Sequence[Known]) -> str:
+    """What may have happened, in words; empty where nothing fits."""
+    for factor, words in ((100, "cents for dollars"), (Fraction(1, 100), "dollars for cents")):
+        if "usd" in role and said.meets(should * exactly(Fraction(factor))):
+            return f"; it fits as {words}"
+    for factor in (1000, Fraction(1, 1000)):
+        if said.meets(should * exactly(Fraction(factor))):
+            return f"; it fits with a factor of {show(factor)}"
+    if cell.holds_if_cut(should):
+        return "; it fits if digits were cut off rather than rounded"
+    for other, known in enumerate(complete):
+        theirs = computed(role, known)[1]
+        if other != index and theirs is not None and said.meets(theirs):
+            return "; it fits another row: rows may be swapped"
+    for count in (1, 2, 4, 8, 16, 32, 64, 72):
+        if "gpus" in complete[index] and exactly(count) != complete[index]["gpus"]:
+            fewer = computed(role, {**complete[index], "gpus": exactly(count)})[1]
+            if fewer is not None and said.meets(fewer):
+                return f"; it fits with {count} GPUs"
+    return ""
+
+
+def read_table(
+    path: Path,
+    gpus_per_node: int = 8,
+    base: str = "",
+    columns: Mapping[str, str] | None = None,
+    exact: Sequence[str] = (),
+) -> Checked:
+    """Of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        BadTable: it is none.
+        OSError: it cannot be read.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadTable(f"{path.name}: is not UTF-8 at byte {error.start}") from None
+    return check_text(text, gpus_per_node, base, columns, exact, path.name)
+
+
+def case_study() -> tuple[Served, ...]:
+    """The published comparison that comes along."""
+    return read_table(PUBLISHED / "kimi_k3_serving.csv").served()

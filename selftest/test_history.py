@@ -1,0 +1,254 @@
+"""The history of runs: kept, moved, refused; change points, pictures, and what a night comes to."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from waveproof.perf.change_points import change_points, find_steps, least_after, mann_whitney
+from waveproof.perf.history import BadHistory, History
+from waveproof.perf.ledger import Ledger
+from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place, Quantity, Ruling, to_json
+from waveproof.perf.run_files import BadRun, Run, read_runs, results_text, runs_of
+from waveproof.reports.history_picture import NoHistory, history_picture
+from waveproof.reports.history_sections import Course, changes_section, courses, matching
+from waveproof.reports.nightly import brief, conclusion, night_sections, not_measured
+from waveproof.selftest.mutants.ledger import ELSEWHERE, FIRST, HERE, books, count, course, noise, stepped
+
+SAMPLES = Measurement("mla_decode/aiter", SECONDS, (1 / 3, 2e-3, 5e-324), Place("hip", "gfx950", "MI355X"), ("hot",))
+STALE = Ruling("mla_decode/aiter", "time", "stale", 1.0, 0.0, math.inf, 0.0, 0.02, "no baseline")
+
+
+def results(path: Path, *measured: Measurement, hour: int = 2) -> Path:
+    path.write_text(results_text(measured, [STALE], FIRST.replace(hour=hour), "156e7f4d7912", "f" * 64, sections=[]))
+    return path
+
+
+def test_a_run_comes_back_with_every_sample(tmp_path: Path) -> None:
+    (run,) = read_runs(results(tmp_path / "r.json", SAMPLES, count(8840.0)))
+    with History(tmp_path / "h.db") as history:
+        assert history.add([run]) == 1
+        assert history.runs() == (run,)
+        (point,) = history.series(SAMPLES.key)
+        assert point.measurement == SAMPLES
+        assert (point.when, point.commit) == (FIRST, "156e7f4d7912")
+        assert history.ledger_head() == "f" * 64
+    assert run.rulings == (STALE,)
+
+
+def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
+    first, second = results(tmp_path / "a.json", SAMPLES), results(tmp_path / "b.json", SAMPLES, hour=3)
+    with History(tmp_path / "h.db") as history:
+        assert [history.add(read_runs(path)) for path in (first, first, second, second)] == [1, 0, 1, 0]
+    (tmp_path / "bare.json").write_text(to_json([SAMPLES]))
+    with History(tmp_path / "h.db") as history:
+        early, late = (read_runs(tmp_path / "bare.json", FIRST.replace(hour=hour)) for hour in (4, 5))
+        assert [history.add(early), history.add(late)] == [1, 0], "the file says no time of its own"
+
+
+def test_an_export_makes_an_equal_history(tmp_path: Path) -> None:
+    with History(tmp_path / "h.db") as history, History(tmp_path / "other.db") as other:
+        for number in range(5):
+            place = HERE if number < 3 else ELSEWHERE
+            run = read_runs(results(tmp_path / "r.json", SAMPLES, count(number, place=place), hour=number))
+            history.add(run)
+        (tmp_path / "export.json").write_text(history.export())
+        assert other.add(read_runs(tmp_path / "export.json")) == 5
+        assert other.runs() == history.runs()
+        assert other.export() == history.export()
+        assert other.keys() == history.keys()
+        assert other.add(read_runs(tmp_path / "export.json")) == 0
+
+
+def test_what_pytest_benchmark_writes(tmp_path: Path) -> None:
+    document = {
+        "datetime": "2026-11-30T12:00:00.5+00:00", "commit_info": {"id": "156e7f4d79120000"},
+        "machine_info": {"node": "secret", "machine": "x86_64", "python_version": "3.11.7",
+                         "cpu": {"brand_raw": "EPYC"}},
+        "benchmarks": [{"fullname": "perf/test_renorm.py::test[a]", "stats": {"median": 2.0, "data": [1.0, 2.0, 3.0]}},
+                       {"fullname": "perf/test_renorm.py::test[b]", "stats": {"median": 2.0}}],
+    }  # fmt: skip
+    (tmp_path / "benchmark.json").write_text(json.dumps(document))
+    (run,) = read_runs(tmp_path / "benchmark.json")
+    assert (run.source, run.commit, run.when.microsecond) == ("pytest-benchmark", "156e7f4d7912", 500_000)
+    assert [one.values for one in run.measurements] == [(1.0, 2.0, 3.0), (2.0,)]
+    assert run.measurements[1].notes == ("only the median",)
+    assert run.measurements[0].place == Place("cpu", "x86_64", "EPYC", {"python": "3.11.7"})
+
+
+def test_several_may_write(tmp_path: Path) -> None:
+    with History(tmp_path / "h.db") as one, History(tmp_path / "h.db") as other:
+        one.add([Run("1" * 16, FIRST, (SAMPLES,))])
+        other.add([Run("2" * 16, FIRST, (SAMPLES,))])
+        assert len(one.runs()) == len(other.runs()) == 2
+
+
+def test_a_refused_run_leaves_no_trace(tmp_path: Path) -> None:
+    bad = Run("2" * 16, FIRST, (SAMPLES,), (replace(STALE, effect=math.nan),))
+    with History(tmp_path / "h.db") as history:
+        with pytest.raises(BadHistory, match="effect"):
+            history.add([Run("1" * 16, FIRST, (SAMPLES,)), bad])
+        assert history.runs() == ()
+
+
+def test_files_that_are_no_runs(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"runs": 1, "schema": 2}', '{"benchmarks": [{}], "datetime": "2026-01-01"}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(BadRun, match=r"^x\.json: "):
+            read_runs(tmp_path / "x.json")
+    with pytest.raises(BadRun, match="when"):
+        runs_of(json.loads(to_json([SAMPLES])))
+
+
+@pytest.mark.parametrize(("size", "worse"), [(0.05, True), (-0.05, False)])
+@pytest.mark.parametrize("quantity", [SECONDS, TOKEN_RATE])
+def test_a_step_is_found_with_its_size(size: float, worse: bool, quantity: Quantity) -> None:
+    (found,) = change_points(course(stepped(60, 40, size), quantity))
+    due = math.exp(-size if quantity.higher_is_better else size)
+    assert abs(found.index - 40) <= 1
+    assert found.low <= due <= found.high
+    assert found.high / found.low < 1.02
+    assert found.worse == (worse != quantity.higher_is_better)
+
+
+def test_two_steps() -> None:
+    values = [
+        value + (0.05 if number >= 30 else 0) - (0.1 if number >= 60 else 0) for number, value in enumerate(noise(90))
+    ]
+    assert [(round(one.index, -1), one.worse) for one in change_points(course(values))] == [(30, True), (60, False)]
+
+
+def test_a_change_says_what_else_changed() -> None:
+    points = [replace(point, measurement=replace(point.measurement, place=replace(
+        point.measurement.place, versions={"triton": "3.9.0" if number < 40 else "3.10.0"},
+    ))) for number, point in enumerate(course(stepped(60, 40, 0.2)))]  # fmt: skip
+    (found,) = change_points(points)
+    assert found.versions == ("triton 3.9.0 -> 3.10.0",)
+    assert (found.before.commit, found.after.commit) == (f"{39:012x}", f"{40:012x}")
+    (shown,) = changes_section([Course(SAMPLES.key, tuple(points), (found,))]).tables
+    assert "triton 3.9.0 -> 3.10.0" in shown.rows[0]
+
+
+def test_false_alarms_are_rare_whatever_the_law() -> None:
+    """At alpha 0.01 three of 150 histories are within four standard deviations of one and a half."""
+    drawn = random.Random(1)
+    laws = (
+        lambda: drawn.gauss(0, 0.01),
+        lambda: 0.01 * drawn.gauss(0, 1) / math.sqrt(-math.log(1 - drawn.random())),  # Student's t, 2 degrees
+        lambda: drawn.gauss(0, 0.01) + (0.2 if drawn.random() < 0.3 else 0),
+    )
+    alarms = sum(bool(find_steps([law() for _ in range(60)])) for law in laws for _ in range(50))
+    assert alarms <= 6
+
+
+def test_the_least_history() -> None:
+    assert (least_after(8), least_after(10), least_after(20), least_after(40)) == (6, 5, 4, 3)
+    least = least_after(1, balanced=True)
+    assert least == 7
+    sharp = [value + (5.0 if number >= least else 0) for number, value in enumerate(noise(2 * least))]
+    assert [step.index for step in find_steps(sharp)] == [least]
+    assert find_steps(sharp[1:]) == ()
+
+
+def test_the_rank_test_agrees_with_scipys() -> None:
+    from scipy.stats import mannwhitneyu
+
+    for before, after in ((5, 7), (3, 12), (40, 6)):
+        a, b = noise(before, before), stepped(after, 0, 0.01, after)
+        assert mann_whitney(a, b) == pytest.approx(mannwhitneyu(a, b, method="exact").pvalue)
+    assert mann_whitney([1.0] * 9, [1.0] * 9) == 1.0
+
+
+def test_of_counts_every_change_is_one() -> None:
+    points = course([0.0, 0.0, 1e-6, 1e-6, 0.0], COUNTS[0])
+    assert [(one.index, one.low == one.high) for one in change_points(points)] == [(2, True), (4, True)]
+
+
+def test_pictures_of_few_and_many_runs() -> None:
+    for points in (course(noise(3)), course(stepped(300, 200, 0.1))):
+        latest = points[-1].measurement
+        picture = history_picture(points, change_points(points), latest, latest, 0.02)
+        assert picture.png.startswith(b"\x89PNG")
+        assert statistics.fmean(picture.png[-500:]) > 0
+        assert f"{len(points)} runs from 2026-01-01" in picture.caption
+    assert "+10.5 %" in picture.caption or "+10." in picture.caption
+    with pytest.raises(NoHistory):
+        history_picture([])
+
+
+def test_cases_are_chosen_by_pattern() -> None:
+    keys = [("a[0]/b", "time", ("cpu", "", "")), ("a0/b", "bytes", ("cpu", "", ""))]
+    assert matching("a[0]*", "", keys) == (keys[0],)
+    assert matching("*b", "bytes", keys) == (keys[1],)
+
+
+def test_courses_of_a_history(tmp_path: Path) -> None:
+    with History(tmp_path / "h.db") as history:
+        history.add(
+            Run(f"{n:016x}", datetime(2026, 1, 1 + n, tzinfo=timezone.utc), (count(float(n > 5)),)) for n in range(9)
+        )
+        (found,) = courses(history)
+    assert found.recently_worse(4)
+    assert not found.recently_worse(2)
+
+
+def night(outcomes: dict[str, str], verdicts: dict[str, str] | None = None, broken: tuple[str, ...] = ()) -> int:
+    """The exit status of a night with these outcomes by test."""
+    rulings = tuple(replace(STALE, outcome=outcome) for outcome in outcomes.values())  # type: ignore[arg-type]
+    document = {"tests_of_rulings": list(outcomes), "verdicts": verdicts or {}, "broken": broken}
+    return conclusion(document, Run("0" * 16, FIRST, (SAMPLES,), rulings), int(bool(broken)), [], False)[0]
+
+
+def test_what_a_night_comes_to() -> None:
+    assert night({"a": "pass"}) == 0
+    assert night({"a": "pass", "b": "regress", "c": "stale"}) == 1
+    assert night({"a": "inconclusive", "b": "pass"}) == 3
+    assert night({"a": "improve"}) == 4
+    assert night({"a": "stale"}) == 4
+    assert night({"a": "stale"}, broken=("a",)) == 1, "what is not known yet does not hide a test that broke"
+    assert night({}) == 3
+    assert night({"a": "improve"}, broken=("b",)) == 1
+    assert night({"a": "regress", "b": "pass"}, {"a": "waived"}) == 0
+
+
+def test_what_was_not_measured_is_not_green(tmp_path: Path) -> None:
+    passes = (replace(STALE, outcome="pass"),)
+    full = Run("0" * 16, FIRST, (count(1.0), count(1.0, "other"), SAMPLES), passes)
+    half = replace(full, id="1" * 16, measurements=(count(1.0),))
+    with History(tmp_path / "h.db") as history:
+        history.add([full, replace(full, id="2" * 16, rulings=())])
+        earlier = history.expected(1)
+    assert len(earlier) == 3
+    assert not_measured(full, earlier, Ledger((), "")) == []
+    missing = not_measured(half, earlier, Ledger((), ""))
+    assert [key[:2] for key in missing] == [(SAMPLES.case, "time"), ("mla_decode/aiter/other", "wave_instructions")]
+    assert not_measured(half, earlier, Ledger((), ""), ["*other", SAMPLES.case]) == []
+    document = {"tests_of_rulings": ["a"]}
+    assert conclusion(document, half, 0, [], False, missing)[0] == 3
+    assert conclusion(document, half, 0, [], False)[0] == 0
+    assert night_sections(document, half, (), Ledger((), ""), missing)[1].title == "Not measured tonight"
+
+
+def test_what_the_ledger_has_of_a_place_is_expected_there() -> None:
+    with books() as made:
+        ledger = Ledger.load(made.path, made.signers)
+    tonight = Run("0" * 16, FIRST, (count(8776.0),))
+    assert [case for case, _, _ in not_measured(tonight, (), ledger)] == ["mla_decode/aiter/other"]
+    elsewhere = replace(tonight, measurements=(count(8776.0, place=replace(HERE, arch="gfx942")),))
+    assert not_measured(elsewhere, (), ledger) == [], "no machine is asked for another's figures"
+
+
+def test_a_terminal_shows_what_is_not_well(tmp_path: Path) -> None:
+    run = Run("0" * 16, FIRST, (SAMPLES,), (STALE, replace(STALE, outcome="pass")))
+    full = night_sections({}, run, (), Ledger((), ""))
+    (table,) = brief(full)[0].tables
+    assert [row[0] for row in table.rows] == ["stale"]
+    assert "Left out: 1 rows with pass." in table.note
+    assert len(full[0].tables[0].rows) == 2

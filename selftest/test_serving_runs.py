@@ -1,0 +1,244 @@
+"""Runs of serving measurements without a server: resuming, failing servers, the load generator, reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from waveproof.golden.judges.acceptance import Acceptance
+from waveproof.perf import serving
+from waveproof.perf.records import from_json
+from waveproof.perf.serving import BadState, ServerSilent, load, run_plan
+from waveproof.perf.serving_client import Aiperf, AiperfMissing, ClientFailed, arguments, find_aiperf, send
+from waveproof.perf.serving_figures import figures
+from waveproof.perf.serving_plan import Target, plan_json
+from waveproof.perf.serving_prompts import prompts_of, request_body
+from waveproof.perf.serving_speculation import NotComparable, speed_ups
+from waveproof.reports.cli_serving import app
+from waveproof.reports.serving_report import REFUSED, serving_sections
+from waveproof.selftest.serving_records import (
+    OUTPUT,
+    TARGET,
+    failed,
+    records,
+    requests,
+    small_plan,
+    write_plan,
+    write_point,
+)
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+STAND_IN = """#!{python}
+# Writes the log that aiperf would, from what it is told on its command line.
+import json, pathlib, sys, time
+told = dict(zip(sys.argv[2:], sys.argv[3:]))
+out = pathlib.Path(told["--artifact-dir"]); out.mkdir(parents=True)
+if (wait := pathlib.Path(__file__).with_name("wait")).exists() and told["--concurrency"] == wait.read_text():
+    time.sleep(60)
+sessions = json.loads(pathlib.Path(told["--input-file"]).read_text())["data"]
+lines = json.loads(pathlib.Path(__file__).with_name("lines.json").read_text())[told["--concurrency"]]
+for line, session in zip(lines, sessions):
+    line["payload"] = session["payloads"][0]
+(out / "profile_export_raw.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
+(out / "profile_export_aiperf.json").write_text("{{}}")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aiperf:
+    """A stand-in for aiperf, and a server that tells its models."""
+    path = tmp_path / "bin" / "aiperf"
+    path.parent.mkdir()
+    path.write_text(STAND_IN.format(python=sys.executable), encoding="utf-8")
+    path.chmod(0o755)
+    lines = {point.concurrency: records(point) for point in small_plan((1, 2)).points}
+    path.with_name("lines.json").write_text(json.dumps(lines), encoding="utf-8")
+    told = {"data": [{"id": "tiny", "owned_by": "fake"}]}
+    monkeypatch.setattr(serving, "ask_models", lambda target: (("tiny of fake",), told))
+    monkeypatch.setattr(serving, "_version", lambda target, models: "fake 1")
+    monkeypatch.setattr(serving, "_acceptance", lambda target: Acceptance(drafts=4.0, accepted=6.0))
+    return Aiperf(str(path), "0")
+
+
+def test_run_that_was_killed_half_way_gives_the_same_points(program: Aiperf, tmp_path: Path) -> None:
+    plan, folder, wait = small_plan((1, 2)), tmp_path / "run", Path(program.path).with_name("wait")
+    wait.write_text("2")
+    driver = os.fork()
+    if not driver:
+        try:
+            run_plan(plan, folder, program)
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 20
+    while not (folder / "points" / "concurrency-0002.part" / "aiperf").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(driver, signal.SIGKILL)
+    assert os.waitpid(driver, 0)[1] == signal.SIGKILL
+    wait.unlink()
+    half = load(folder)
+    assert [one.point.name for one in half.points] == ["concurrency-0001"]
+    assert half.stopped == "not measured yet: concurrency-0002; --resume goes on"
+    assert half.exit_status == 4
+    with pytest.raises(BadState, match="--resume goes on with it"):
+        run_plan(plan, folder, program)
+    with pytest.raises(BadState, match="seed was 0, is 9"):
+        run_plan(replace(plan, seed=9), folder, program, resume=True)
+    result = run_plan(plan, folder, program, resume=True)
+    assert [one.point for one in result.reported] == list(plan.points)
+    assert [len(one.requests) for one in result.points] == [3, 6]
+    assert result.exit_status == 0
+    assert [one.acceptance_length for one in result.points] == [None, None]
+    assert not list((folder / "points").glob("*.part"))
+
+
+def test_nobody_else_runs_in_the_folder(tmp_path: Path) -> None:
+    with serving._held(tmp_path), pytest.raises(BadState, match="a run is under way"):
+        run_plan(small_plan(), tmp_path, Aiperf("none", "0"))
+
+
+def test_server_that_failed_is_asked_again_and_its_log_kept(program: Aiperf, tmp_path: Path) -> None:
+    plan = small_plan((1,))
+    point, folder = plan.points[0], write_plan(tmp_path / "run", plan)
+    write_point(folder, point, records(point, spoil=lambda number, one: failed(one) if number else one))
+    before = load(folder)
+    assert before.exit_status == 4
+    assert before.stopped == f"{point.name}: the server {before.points[0].failure}"
+    assert run_plan(plan, folder, program, resume=True).exit_status == 0
+    assert (folder / "failed" / "concurrency-0001-1" / "requests.jsonl.gz").is_file()
+
+
+def test_silent_server_ends_the_run(program: Aiperf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(target: Target) -> Any:
+        raise ServerSilent("connection refused")
+
+    monkeypatch.setattr(serving, "ask_models", silent)
+    result = run_plan(small_plan(), tmp_path / "run", program)
+    assert (result.exit_status, result.stopped) == (4, "concurrency-0002: connection refused")
+
+
+def test_aiperf_that_is_missing_or_says_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("WAVEPROOF_AIPERF", raising=False)
+    with pytest.raises(AiperfMissing, match=r"pip install aiperf=="):
+        find_aiperf()
+    wrong = tmp_path / "aiperf"
+    wrong.write_text("#!/bin/sh\necho cannot go on; exit 3\n")
+    wrong.chmod(0o755)
+    plan = small_plan()
+    prompts = prompts_of(plan, plan.points[0].name)
+    with pytest.raises(ClientFailed, match=r"status 3\): cannot go on"):
+        send(plan, plan.points[0], prompts, Aiperf(str(wrong), "0"), tmp_path / "point")
+
+
+def test_log_in_parts_is_a_log_too(program: Aiperf, tmp_path: Path) -> None:
+    """Where every request failed, aiperf ends with an error and leaves the parts of its log as they are."""
+    script = Path(program.path)
+    parts = STAND_IN.replace('(out / "profile', '(out / "raw_records").mkdir(); (out / "raw_records" / "a.jsonl', 1)
+    script.write_text(parts.replace("_export_raw.jsonl", "").format(python=sys.executable), encoding="utf-8")
+    lines = {2: [failed(one) for one in records(small_plan().points[0])]}
+    script.with_name("lines.json").write_text(json.dumps(lines), encoding="utf-8")
+    result = run_plan(small_plan(), tmp_path / "run", program)
+    assert "fails from request 1 of 6" in result.stopped
+    assert result.exit_status == 4
+
+
+def test_api_key_is_in_no_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "very-secret")
+    plan = replace(small_plan(), target=replace(TARGET, api_key_env="SOME_KEY"))
+    made = arguments(plan, plan.points[0], tmp_path / "inputs.json", tmp_path, tmp_path)
+    config = Path(made[made.index("--config") + 1]).read_text(encoding="utf-8")
+    assert "very-secret" not in " ".join(made) + config + plan_json(plan)
+    assert "${SOME_KEY}" in config
+    # A kept connection that a server closes is a failed request, and no fault of the server.
+    assert made[made.index("--connection-reuse-strategy") + 1] == "never"
+
+
+def test_chat_gets_text_and_completions_get_ids() -> None:
+    plan = small_plan()
+    prompt = prompts_of(plan, plan.points[0].name)[0]
+    assert request_body(plan, prompt)["prompt"] == list(prompt.content)
+    chat = replace(plan, target=replace(TARGET, endpoint="chat"), prompts=replace(plan.prompts, tokenizer="t"))
+    body = request_body(chat, replace(prompt, content="words"))
+    assert body["messages"] == [{"role": "user", "content": "words"}]
+    assert (body["max_tokens"], body["ignore_eos"], body["stream"]) == (OUTPUT, True, True)
+
+
+# Reports ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused_run(tmp_path: Path) -> Path:
+    """A sweep of which the second point is refused."""
+    plan = small_plan((1, 2), seed=2)
+    write_plan(tmp_path / "run", plan)
+    good, bad = plan.points
+    counted = {"drafts": 10.0, "drafted": 20.0, "accepted": 12.0, "per_position": [8.0, 4.0], "mean_length": None}
+    write_point(tmp_path / "run", good, records(good), acceptance=counted)
+    write_point(tmp_path / "run", bad, records(bad, spoil=lambda number, one: failed(one) if number == 4 else one))
+    return tmp_path / "run"
+
+
+def test_refused_points_are_shown_and_not_counted(refused_run: Path) -> None:
+    result = load(refused_run)
+    head, refused = serving_sections(result)
+    (first, second) = head.tables[0].rows
+    assert first[-1] == "reported"
+    assert first[-2] == "2.20"
+    assert second[-1].startswith(REFUSED)
+    assert second[2:-1] == ("-",) * 8
+    assert "not counted, since refused: 2" in head.lead
+    assert "fails from request 5 of 6" in refused.warnings[0]
+    assert head.pictures[0].png.startswith(b"\x89PNG")
+    assert all("concurrency=1" in one.case for one in result.measurements())
+
+
+def test_report_writes_page_and_measurements(refused_run: Path, tmp_path: Path) -> None:
+    page, measured = tmp_path / "page.html", tmp_path / "m.json"
+    found = CliRunner().invoke(app, ["report", str(refused_run), "--page", str(page), "--json", str(measured)])
+    assert found.exit_code == 4, found.output
+    assert REFUSED in found.output
+    assert "Refused points" in page.read_text(encoding="utf-8")
+    assert len(from_json(measured.read_text(encoding="utf-8"))) == 4
+
+
+def test_speculation_is_compared_only_where_it_is_on(refused_run: Path) -> None:
+    on = load(refused_run)
+    (one, _) = on.points
+    plain = replace(one, facts={**one.facts, "acceptance": {}})
+    slower = replace(plain, figures=figures(requests(one.point, gap=0.02), 1))
+    (found,) = speed_ups(on, replace(on, points=(slower,)))
+    assert (found.per_stream, found.acceptance_length) == (pytest.approx(2.0), pytest.approx(2.2))
+    with pytest.raises(NotComparable, match="without speculation verified drafts"):
+        speed_ups(on, on)
+    idle = replace(one, facts={**one.facts, "acceptance": {"drafts": 0.0}})
+    with pytest.raises(NotComparable, match="verified no draft"):
+        speed_ups(replace(on, points=(idle,)), replace(on, points=(slower,)))
+    with pytest.raises(NotComparable, match="seed was 2, is 3"):
+        speed_ups(replace(on, plan=replace(on.plan, seed=3)), on)
+
+
+def test_load_generator_ends_with_its_driver(tmp_path: Path) -> None:
+    from waveproof.kernels.runtimes.child import ROOT, boot
+
+    command = [sys.executable, "-c", boot("waveproof.perf.serving_process"), str(ROOT), str(tmp_path / "said")]
+    with subprocess.Popen([*command, "sh", "-c", "echo $$; sleep 60"], stdin=subprocess.PIPE) as held:
+        assert held.stdin is not None
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "said").exists() or not (tmp_path / "said").read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        held.stdin.close()
+        assert held.wait(20) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "said").read_text()), 0)
