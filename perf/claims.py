@@ -144,7 +144,7 @@ def judge(relation: Relation, figures: Mapping[str, Figure]) -> Ruling:
     verdict: Verdict
     if not widest.meets(claim.widest):
         away = widest.low / claim.widest.high if widest.low > claim.widest.high else claim.widest.low / widest.high
-        verdict, reason = "disagree", f"{said}: outside {claim.printed} by {float(away - 1):.1%}, whatever was rounded"
+        verdict, reason = "disagree", f"{said}: not {claim.printed}, {float(away - 1):.1%} apart even with all rounding"
     elif claim.widest.holds(implied) or (single and implied.holds(claim.nominal)):
         where = "within" if claim.widest.holds(implied) else "around"
         verdict = "needs an assumption" if relation.assumption else "agree"

@@ -13,10 +13,13 @@ import pytest
 from waveproof.fixtures.conclusion import sections_of
 from waveproof.fixtures.inspection import INSPECTION, Inspection
 from waveproof.fixtures.plugin import RECORDER
-from waveproof.perf.ledger import LEDGER
+from waveproof.perf.history import BadHistory, History
+from waveproof.perf.ledger import LEDGER, BadLedger
 from waveproof.perf.night import Night, section_of
 from waveproof.perf.records import GRAVITY, from_json
-from waveproof.perf.run_files import results_text, ruling_of
+from waveproof.perf.run_files import results_text, ruling_of, runs_of
+from waveproof.perf.signers import BadSigner
+from waveproof.perf.thresholds import BadCalibration, Key, Threshold, load_thresholds
 
 NIGHT = pytest.StashKey[Night]()
 
@@ -26,10 +29,48 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "perf: measures or counts what a kernel costs")
     option = config.option
     config.stash[NIGHT] = Night(option.perf_ledger or LEDGER, results=option.perf_results, strict=option.perf_strict)
+    config.stash[NIGHT].thresholds = _thresholds(option.perf_thresholds)
     if option.perf_ledger:
         config.stash[NIGHT].signers = option.perf_ledger.with_name("signers")
     if not hasattr(config, "workerinput"):  # with pytest-xdist what workers leave comes with their reports
+        _refuse(option, config.stash[NIGHT])
         config.pluginmanager.register(Gathering(config), "waveproof-perf")
+
+
+def _thresholds(path: Path | None) -> dict[Key, Threshold]:
+    """None were calibrated where no file is given.
+
+    Raises:
+        pytest.UsageError: it cannot be read.
+    """
+    try:
+        return load_thresholds(path) if path else {}
+    except OSError as error:
+        raise pytest.UsageError(f"{error.filename}: {error.strerror}") from None
+    except BadCalibration as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _refuse(option: Any, night: Night) -> None:
+    """What would be found out after an hour of measuring, when its results are written.
+
+    Raises:
+        pytest.UsageError: a file cannot be used.
+    """
+    try:
+        if option.perf_ledger:
+            option.perf_ledger.open("rb").close()  # without it, every figure would be taken for a new one
+        if option.perf_history and not option.collectonly:
+            History(option.perf_history).close()
+        if option.perf_results or option.perf_history:
+            _ = night.ledger
+        if option.perf_results and not option.collectonly:
+            option.perf_results.parent.mkdir(parents=True, exist_ok=True)
+            option.perf_results.open("ab").close()
+    except OSError as error:
+        raise pytest.UsageError(f"{error.filename}: {error.strerror}") from None
+    except (BadHistory, BadLedger, BadSigner) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -120,7 +161,6 @@ class Gathering:
             return
         text = self.text()
         if results:
-            results.parent.mkdir(parents=True, exist_ok=True)
             results.write_text(text, encoding="utf-8")
             self.told.append(f"{results}: {sum('measurement' in one for one in self.left)} measurements")
         if history:
@@ -155,9 +195,6 @@ class Gathering:
         )
 
     def _remember(self, text: str, path: Path) -> str:
-        from waveproof.perf.history import History
-        from waveproof.perf.run_files import runs_of
-
         with History(path) as history:
             added = history.add(runs_of(json.loads(text)))
         return f"{path}: {added} run added"

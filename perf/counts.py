@@ -108,6 +108,8 @@ class Counted:
     launches: tuple[Launch, ...]
     place: Place
     torch_bytes: int | None = None
+    torch_roles: tuple[str, ...] = ()
+    """What of the operator's own work torch did on the host: ``sort``, ``topk``, ``softmax``, ``matmul``."""
     severity: float = 0.0
     """Largest error as a share of its bound."""
 
@@ -118,8 +120,11 @@ class Counted:
 
     @property
     def ran(self) -> list[Ran]:
-        """Its kernels, classified."""
-        return recorded([{"kernel": name} for name in self.kernels])
+        """Its kernels, classified, and what torch computed: on a GPU kernels too, on an emulated device none."""
+        return [
+            *recorded([{"kernel": name} for name in self.kernels]),
+            *(Ran(f"torch.{role}", "torch", role) for role in self.torch_roles),
+        ]
 
     @property
     def workgroups(self) -> int:
@@ -132,21 +137,18 @@ class Counted:
         return launched + (self.torch_bytes or 0 if quantity == "bytes" else 0)
 
     def measurements(self) -> Iterator[Measurement]:
-        """Of each launch each figure that is not 0 or may not be anything else, and how many launches there are.
+        """Of each launch each figure, and how many launches there are.
 
-        Spills and scratch are held at 0 too: they are what must not appear.
+        A figure of 0 is one too: matrix instructions that are gone must not take their baseline along.
         """
         yield Measurement(self.case, LAUNCHES, (len(self.launches),), self.place)
         if self.torch_bytes is not None:
             yield Measurement(self.case, TORCH_BYTES, (self.torch_bytes,), self.place)
         for number, launch in enumerate(self.launches, 1):
             for name, value in launch.figures.items():
-                if name not in QUANTITIES:
-                    continue
-                if value or name in ("vgpr_spill", "scratch_bytes"):
-                    yield Measurement(
-                        f"{self.case}/{number}:{launch.kernel}", QUANTITIES[name], (float(value),), self.place
-                    )
+                if name in QUANTITIES:
+                    case = f"{self.case}/{number}:{launch.kernel}"
+                    yield Measurement(case, QUANTITIES[name], (float(value),), self.place)
 
 
 @dataclass(frozen=True)
@@ -190,24 +192,26 @@ def count(worker: Worker, case: CountCase) -> Counted:
         Unavailable, Unsuitable, Crashed, TimedOut: see :mod:`waveproof.kernels.runtimes.process`.
     """
     subject, call = case.subject(worker.runtime, worker.arch), case.make()
+    runs = worker.runtime != "compile"
     watched = Subject(with_traffic(subject.implementation), subject.runtime, subject.arch)
-    outcome = worker.call(watched if case.torch_too else subject, call, CALL_SECONDS)
+    outcome = worker.call(watched if runs else subject, call, CALL_SECONDS)
     if outcome.fault:
         raise WrongResult(outcome.fault)
     if not outcome.launches:
         raise WrongResult("launched no kernel: nothing is to be counted")
     place = place_of(worker.runtime, worker.arch)
-    if worker.runtime == "compile":
+    if not runs:
         return Counted(case.name, tuple(compiled(one) for one in outcome.launches), place)
-    outputs: Sequence[Any] = outcome.outputs
+    *outputs, report = outcome.outputs
+    by_torch = operations(report)
+    roles = tuple(dict.fromkeys(one.role for one in by_torch if one.role))
     moved: int | None = None
-    if subject.implementation.provider == PADDED and "kv_cache" in call.arguments:
-        moved = copies(*call.tensor("q").shape[:2])
     if case.torch_too:
-        *outputs, report = outcome.outputs
-        moved = sum(one.bytes_read + one.bytes_written for one in operations(report) if one.name not in _MOVES_NOTHING)
+        moved = sum(one.bytes_read + one.bytes_written for one in by_torch if one.name not in _MOVES_NOTHING)
+    elif subject.implementation.provider == PADDED and "kv_cache" in call.arguments:
+        moved = copies(*call.tensor("q").shape[:2])
     severity = require_right(outputs, call, subject.implementation)
-    return Counted(case.name, tuple(executed(one) for one in outcome.launches), place, moved, severity)
+    return Counted(case.name, tuple(executed(one) for one in outcome.launches), place, moved, roles, severity)
 
 
 def executed(launch: Mapping[str, Any]) -> Launch:

@@ -31,6 +31,9 @@ HOST_CLOCK = "time.perf_counter"
 EVENT_RESOLUTION = 0.5e-6
 """Seconds. CUDA runtime documentation, ``cudaEventElapsedTime``: around 0.5 microseconds; HIP states none."""
 
+IDLE_SECONDS = 200e-6
+"""Waiting for a device that is done takes less, unless the host is preempted."""
+
 OVERWRITTEN = 2.0
 """Bytes that are written to empty caches, over the bytes that they hold: no replacement policy is documented."""
 
@@ -116,6 +119,8 @@ class DeviceClock:
     samples: int = 0
     launch_bound: int = 0
     """Samples in which the host took as long to launch as the device from first to last."""
+    elsewhere: int = 0
+    """Samples after whose second event the device worked on, for a quarter of their time or more."""
     _events: tuple[Any, Any] | None = None
     _graphs: list[Any] = field(default_factory=list)
 
@@ -173,28 +178,34 @@ class DeviceClock:
         return replay
 
     def seconds(self, host_seconds: float) -> float:
-        """Waits for the second event."""
+        """Waits for the second event, then for the device: what a side leaves on other streams would slow the next."""
         if self._events is None:
             raise RuntimeError("no run was timed: seconds() follows a run")
         start, end = self._events
         end.synchronize()
         self._events = None
         taken = float(start.elapsed_time(end)) / 1e3
+        waited = time.perf_counter()
+        self.device.synchronize()
+        self.elsewhere += time.perf_counter() - waited > max(taken / 4, IDLE_SECONDS)
         self.samples += 1
         self.launch_bound += host_seconds >= taken
         return taken
 
     def notes(self) -> tuple[str, ...]:
-        """Whether launches were timed rather than kernels, in a quarter of the samples: half of one side's.
-
-        A host that was preempted once in a while is no news.
-        """
-        if self.graph or 4 * self.launch_bound < self.samples or not self.samples:
-            return ()
-        return (
-            f"in {self.launch_bound} of {self.samples} samples launching took as long as the device: these are times "
-            "of launches; replay a graph to time kernels",
-        )
+        """What happened in a quarter of the samples: half of one side's. A preempted host now and then is no news."""
+        notes = []
+        if 0 < self.samples <= 4 * self.launch_bound and not self.graph:
+            notes.append(
+                f"in {self.launch_bound} of {self.samples} samples launching took as long as the device: these are "
+                "times of launches; replay a graph to time kernels"
+            )
+        if 0 < self.samples <= 4 * self.elsewhere:
+            notes.append(
+                f"in {self.elsewhere} of {self.samples} samples the device worked on after the second event: what a "
+                "side runs on another stream is not timed"
+            )
+        return tuple(notes)
 
 
 @dataclass

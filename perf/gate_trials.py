@@ -124,6 +124,19 @@ def like_pairs(**changes: Any) -> Any:
     return SimpleNamespace(**{**vars(samples), **changes})
 
 
+def leaves_behind(slower: float, behind: float, pairs: int = 160) -> PairedSamples:
+    """A candidate that is slower by a share, and whose call slows down the next one by another, as one that empties
+    caches does. With twice as much behind both sides take as long on average.
+    """
+    draw = np.random.default_rng(6)
+    first = draw.random(pairs) < 0.5
+    candidates = np.stack([first, ~first], axis=1).ravel()
+    times = steady(draw, 1, 2 * pairs)[0] * np.where(candidates, 1 + slower, 1)
+    times[1:] *= np.where(candidates[:-1], 1 + behind, 1)
+    candidate, baseline = (tuple(float(one) for one in times[candidates == side]) for side in (True, False))
+    return PairedSamples(candidate, baseline, tuple(bool(one) for one in first), 6)
+
+
 def not_to_be_judged() -> dict[str, Any]:
     """Samples that a gate must refuse, by what is wrong with them."""
     right = like_pairs()
@@ -139,6 +152,8 @@ def not_to_be_judged() -> dict[str, Any]:
         "no pairs": like_pairs(candidate=(), baseline=(), candidate_first=()),
         "candidate always first": like_pairs(candidate_first=(True,) * 40),
         "taking turns": like_pairs(candidate_first=(True, False) * 20),
+        "two and two": like_pairs(candidate_first=(True, True, False, False) * 10),
+        "ABBA BAAB": like_pairs(candidate_first=(True, False, False, True, False, True, True, False) * 5),
     }
 
 

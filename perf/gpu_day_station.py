@@ -14,6 +14,7 @@ without kernels to prove.
 from __future__ import annotations
 
 import json
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -66,7 +67,11 @@ class ChildStation:
         self._folder = tempfile.TemporaryDirectory()
         self._sides: list[tuple[Contender, Call]] = []
         self._child: Child | None = None
-        hello = self._start()
+        try:
+            hello = self._start()
+        except DeviceMissing:
+            self._folder.cleanup()
+            raise
         self.place = Place(runtime, hello["arch"], hello["device"], hello["versions"])
         self.notes: tuple[str, ...] = tuple(hello["notes"])
         try:
@@ -205,6 +210,10 @@ def main(runtime: str, folder: str) -> None:
     except RuntimeUnavailable as error:
         answer(missing=str(error))
         return
+    if runtime == "cpu":
+        import torch
+
+        torch.set_num_threads(1)  # a second one would wait for a core that other processes hold
     answer(**_hello(execution))
     bench = _Bench(execution, Path(folder))
     for line in sys.stdin:
@@ -319,6 +328,8 @@ class _Bench:
         cold = bool(way["cold"])
         plan = PairPlan(
             pairs=pairs,
+            # Devices warm up alike every day: with one order for all days, chance would be the same each time.
+            seed=secrets.randbits(32),
             clock="host" if self._execution.runtime == "cpu" else "device",
             graph=bool(way["graph"]),
             caches="cold" if cold else "warm",

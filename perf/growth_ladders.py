@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.perf.counted_cases import attention
-from waveproof.perf.counts import EXECUTED, CountCase, Counted
+from waveproof.perf.counts import EXECUTED, QUANTITIES, CountCase, Counted
 from waveproof.perf.growth import Ladder, judge_linear
+from waveproof.perf.records import Measurement
 
 SHOWN_KEYS = (64, 128, 256, 512, 1024)
 SHOWN_BATCHES = (1, 2, 4, 8)
@@ -109,3 +110,22 @@ def judge_ladder(ladder: Ladder, counted: Mapping[str, Counted]) -> tuple[Judgem
         judge_linear(ladder.sizes, [one.total(quantity) for one in calls], where=f"{ladder.name}, {quantity}")
         for quantity in EXECUTED
     )
+
+
+def added(ladder: Ladder, counted: Mapping[str, Counted]) -> Iterator[Measurement]:
+    """What each quantity gains from the first size to the last, exact: to be held against what is signed.
+
+    Growth that is linear says nothing of its slope, nor of work that is skipped at large sizes alone.
+
+    Args:
+        ladder: calls.
+        counted: by case.
+
+    Raises:
+        KeyError: a call of it was not counted.
+    """
+    first, last = (counted[ladder.case(size).name] for size in (ladder.sizes[0], ladder.sizes[-1]))
+    name = f"growth/{ladder.name}/{ladder.axis} {ladder.sizes[0]:,}-{ladder.sizes[-1]:,}"
+    for quantity in EXECUTED:
+        gained = max(last.total(quantity) - first.total(quantity), 0)
+        yield Measurement(name, QUANTITIES[quantity], (float(gained),), last.place)

@@ -99,19 +99,19 @@ class History:
         """Take runs that are not yet there, all or none, and say how many these were.
 
         Raises:
-            BadHistory: a run of that id is there with other contents, or a ruling has a NaN.
+            BadHistory: a run of that id or of that very time is there with other contents, or a ruling has a NaN.
         """
         added = 0
         try:
             with self._open:
                 self._open.execute("BEGIN IMMEDIATE")
                 for run in runs:
-                    known = self._run(run.id)
+                    known = self._run(run.id) or self._at(run)
                     if known is None:
                         self._insert(run)
                         added += 1
-                    elif replace(known, when=run.when) != run:
-                        raise BadHistory(f"{self.path.name}: run {run.id} is there with other contents")
+                    elif replace(known, id=run.id, when=run.when) != run:
+                        raise BadHistory(f"{self.path.name}: run {known.id} is there with other contents")
         except sqlite3.Error as error:
             raise BadHistory(f"{self.path.name}: {error}") from None
         return added
@@ -130,11 +130,12 @@ class History:
         return tuple((case, quantity, (runtime, arch, device)) for case, quantity, runtime, arch, device in rows)
 
     def expected(self, runs: int) -> tuple[Key, ...]:
-        """Keys of the latest runs that were gated: what a night with fewer of them has lost."""
+        """Keys of two or more of so many latest runs that were gated: what a night without them has lost."""
         rows = self._open.execute(
-            "SELECT DISTINCT case_name, quantity, runtime, arch, device FROM measurements "
+            "SELECT case_name, quantity, runtime, arch, device FROM measurements "
             "JOIN places ON places.id = place WHERE run IN (SELECT id FROM runs WHERE source = 'waveproof' AND EXISTS "
-            "(SELECT 1 FROM rulings WHERE run = runs.id) ORDER BY utc DESC, id DESC LIMIT ?) ORDER BY 1, 2, 3, 4, 5",
+            "(SELECT 1 FROM rulings WHERE run = runs.id) ORDER BY utc DESC, id DESC LIMIT ?) "
+            "GROUP BY 1, 2, 3, 4, 5 HAVING count(DISTINCT run) > 1",
             (runs,),
         )
         return tuple((case, quantity, (runtime, arch, device)) for case, quantity, runtime, arch, device in rows)
@@ -186,6 +187,12 @@ class History:
         ).fetchall()
         measurements, rulings = tuple(map(_measurement, measured)), tuple(Ruling(*one) for one in ruled)
         return Run(run, datetime.fromisoformat(utc), measurements, rulings, commit, ledger_head, source)
+
+    def _at(self, run: Run) -> Run | None:
+        """The same run in an edited file: no two sessions begin in one microsecond; whole seconds were typed."""
+        utc = run.when.astimezone(timezone.utc).isoformat(timespec="microseconds")
+        row = self._open.execute("SELECT id FROM runs WHERE utc = ? AND source = ?", (utc, run.source)).fetchone()
+        return self._run(row[0]) if row and run.when.microsecond else None
 
     def _insert(self, run: Run) -> None:
         utc = run.when.astimezone(timezone.utc).isoformat(timespec="microseconds")

@@ -4,8 +4,8 @@ A Triton renorm that starts with ``torch.sort`` moves more memory there than its
 counts its tensor operands and results once, so the figure is a floor: a sort reads and writes its row several times.
 Of an operand that it addresses by index it counts what is addressed.
 
-Loaded in a worker process as ``waveproof.perf.host_traffic:PROVIDER.OPERATOR``. That name stands for the provider's
-implementation, run under :class:`HostTraffic`; what was seen comes back as a second output, JSON in a uint8 tensor.
+Loaded in a worker process as ``waveproof.perf.host_traffic:MODULE/FUNCTION``. That name stands for the function, run
+under :class:`HostTraffic`; what was seen comes back as one more output, JSON in a uint8 tensor.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from waveproof.kernels.providers.registry import Implementation, builtin_implementations
+from waveproof.kernels.providers.registry import Implementation
 
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _OVERWRITES = ("copy_", "fill_", "zero_")
 """In-place operations that do not read what they replace."""
+_ROLES = {
+    "sort": "sort",
+    "topk": "topk",
+    **dict.fromkeys(("_softmax", "_log_softmax"), "softmax"),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"), "matmul"),
+}
+_ATTENTION = "_scaled_dot_product_"
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,11 @@ class Operation:
     name: str
     bytes_read: int
     bytes_written: int
+
+    @property
+    def role(self) -> str:
+        """What of an operator's own work it is: ``sort``, ``topk``, ``softmax``, ``matmul``; empty of anything else."""
+        return "matmul" if self.name.startswith(_ATTENTION) else _ROLES.get(self.name, "")
 
 
 class HostTraffic(TorchDispatchMode):
@@ -85,32 +97,30 @@ def _distinct_elements(tensor: torch.Tensor) -> int:
 
 
 def with_traffic(implementation: Implementation) -> Implementation:
-    """The same implementation, watched; its second output is read by :func:`operations`."""
-    return replace(implementation, load=f"{__name__}:{implementation.provider}.{implementation.operator}")
+    """The same implementation, watched; its last output is read by :func:`operations`."""
+    return replace(implementation, load=f"{__name__}:{implementation.load.replace(':', '/')}")
 
 
 def operations(report: torch.Tensor) -> tuple[Operation, ...]:
-    """What a watched implementation's second output, uint8, says."""
+    """What a watched implementation's last output, uint8, says."""
     return tuple(Operation(**item) for item in json.loads(bytes(report.tolist())))
 
 
-def __getattr__(name: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """``PROVIDER.OPERATOR`` as a function that is watched."""
-    for implementation in builtin_implementations():
-        if name == f"{implementation.provider}.{implementation.operator}":
-            return _watched(implementation)
-    raise AttributeError(name)
+def __getattr__(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """``MODULE/FUNCTION`` as a function that is watched."""
+    module, slash, function = name.rpartition("/")
+    if not slash:
+        raise AttributeError(name)
+    return _watched(getattr(importlib.import_module(module), function))
 
 
-def _watched(implementation: Implementation) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    module, _, function_name = implementation.load.rpartition(":")
-    function = getattr(importlib.import_module(module), function_name)
-
-    def run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _watched(function: Callable[..., Any]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def run(*arguments: Any) -> tuple[torch.Tensor, ...]:
         with HostTraffic() as traffic:
             result = function(*arguments)
         text = json.dumps([asdict(operation) for operation in traffic.operations]).encode()
-        return result, torch.tensor(list(text), dtype=torch.uint8)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        return (*results, torch.tensor(list(text), dtype=torch.uint8))
 
     run.reports = 1  # type: ignore[attr-defined]
     return run

@@ -74,7 +74,7 @@ def host_seconds(run: Run) -> float:
         return time.perf_counter() - start
 
 
-def calibrate(clock: Clock, calls: Sequence[Callable[[], object]], least_seconds: float, most: int) -> int:
+def calls_per_sample(clock: Clock, calls: Sequence[Callable[[], object]], least_seconds: float, most: int) -> int:
     """How many calls, taking turns, last at least so long; of two timings the shorter counts. ``most`` if none do."""
     number = 1
     while number < most:

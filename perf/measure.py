@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from waveproof.perf.benchmark_rows import BenchmarkRows, not_timed
 from waveproof.perf.clocks import throttled
 from waveproof.perf.device_timing import HOST_CLOCK, HostClock, Run
-from waveproof.perf.instruments import Instruments, calibrate, host_seconds, instruments_for, refuse_clock
+from waveproof.perf.instruments import Instruments, calls_per_sample, host_seconds, instruments_for, refuse_clock
 from waveproof.perf.records import SECONDS, Measurement, Place
 from waveproof.perf.timing_refusals import CompileWatch, refuse_degenerate, watch_compilation
 
@@ -166,8 +166,8 @@ class PairedSamples:
             raise BadSamples(f"no paired samples: {error}") from None
 
     def measurements(self, case_of_candidate: str, case_of_baseline: str, place: Place) -> tuple[Measurement, ...]:
-        """Both sides as measurements of seconds per call, the candidate first; the notes name the clock."""
-        notes = (*self.notes, f"clock: {self.clock}")
+        """Both sides as measurements of seconds per call, the candidate first; notes name clock and coins."""
+        notes = (*self.notes, f"clock: {self.clock}", f"coins: seed {self.seed}")
         return (
             Measurement(case_of_candidate, SECONDS, self.candidate, place, notes),
             Measurement(case_of_baseline, SECONDS, self.baseline, place, notes),
@@ -298,13 +298,14 @@ def _number(tools: Instruments, calls: Sequence[Callable[[], object]], plan: Pai
     A graph begins with the same inputs at each replay, so that it holds whole rounds of them.
     """
     least = max(plan.resolutions * tools.clock.resolution(), plan.sample_seconds)
-    number = calibrate(tools.clock, calls, least, len(calls) if plan.caches == "cold" else plan.most_calls)
+    number = calls_per_sample(tools.clock, calls, least, len(calls) if plan.caches == "cold" else plan.most_calls)
     return math.ceil(number / len(calls)) * len(calls) if plan.graph else number
 
 
 def _alike(numbers: dict[bool, int], sides: Mapping[bool, Sequence[object]]) -> dict[bool, int]:
     """The larger number for both, unless one side is :data:`CLEARLY_FASTER`: of calls that stray upwards the mean of
-    two has another median than one has, so that equal sides with unequal numbers would differ."""
+    two has another median than one has, so that equal sides with unequal numbers would differ.
+    """
     most = max(numbers.values())
     apart = most >= CLEARLY_FASTER * min(numbers.values()) or len(sides[True]) != len(sides[False])
     return numbers if apart else dict.fromkeys(numbers, most)

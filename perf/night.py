@@ -29,8 +29,9 @@ import pytest
 from waveproof.fixtures.inspection import Inspection
 from waveproof.golden.judges.judgement import Judgement, Nonconformance
 from waveproof.perf.ledger import LEDGER, SIGNERS, Entry, Ledger
-from waveproof.perf.records import GRAVITY, Measurement, Outcome, Ruling, to_json
+from waveproof.perf.records import GRAVITY, Measurement, Outcome, Place, Ruling, to_json
 from waveproof.perf.run_files import ruling_fields
+from waveproof.perf.thresholds import Key, Threshold, key_of
 from waveproof.reports.sections import Picture, Section, Table
 
 TOLERANCE = 0.02
@@ -52,6 +53,8 @@ class Night:
     results: Path | None = None
     """The file of ``--perf-results``."""
     strict: bool = False
+    thresholds: Mapping[Key, Threshold] = field(default_factory=dict)
+    """Of ``--perf-thresholds``."""
     inspection: Inspection | None = None
     """Of the test that is running."""
     left: list[dict[str, Any]] = field(default_factory=list)
@@ -94,6 +97,13 @@ class Night:
     def hold_all(self, measured: Iterable[Measurement], tolerance: float = TOLERANCE) -> tuple[Ruling, ...]:
         """Hold each."""
         return tuple(self.hold(one, tolerance) for one in measured)
+
+    def tolerance(self, case: str, place: Place) -> float:
+        """What is let pass of a pair: as calibrated on this machine, or else :data:`TOLERANCE`, which is noted."""
+        found = self.thresholds.get(key_of(case, place))
+        if found is None and self.inspection is not None:
+            self.inspection.note(f"tolerance {TOLERANCE:.1%}: not calibrated here (waveproof perf calibrate)")
+        return TOLERANCE if found is None else found.tolerance
 
     def rule(self, ruling: Ruling) -> Ruling:
         """Record a ruling, of a pair for example; the test ends accordingly."""

@@ -207,7 +207,7 @@ def _renorm(operator: str) -> FastSlow:
 
 _VERIFIES = ("asm:mla_a16w16_qh16_*", "triton:_fwd_kernel_stage2_asm?")
 """What AITER's decode of several queries a request is: an object of another name than that of one query."""
-_RENORMING = tuple(one for one in _implementation("accept_sampling", "sglang").runs_as if not one.startswith("torch:"))
+_ACCEPTING = _implementation("accept_sampling", "sglang").runs_as
 _DECODE, _PREFILL, _EXTEND = "mla_decode", "mla_prefill_absorbed", "mla_extend"
 
 PAIRS: tuple[FastSlow, ...] = (
@@ -225,8 +225,8 @@ PAIRS: tuple[FastSlow, ...] = (
         "sglang",
         "sparse over dense/vocab=4096/drafts=3/rows=2",
         # Both paths renormalise by the same kernels, the sparse one the 2 k candidates that torch.topk leaves.
-        _RENORMING,
-        _RENORMING,
+        _ACCEPTING,
+        tuple(one for one in _ACCEPTING if one != "torch:topk?"),
         "wave_instructions",
         lambda: accept_call("sparse"),
         lambda: accept_call("dense"),

@@ -151,7 +151,7 @@ def read_printed(text: str, mark: Mark = ".") -> Printed:
     whole, _, decimals = rest.partition(mark)
     grouped = rf"\d{{1,3}}(?:{_GROUPS[mark]}\d{{3}})+|\d+"
     if not re.fullmatch(grouped, whole or "0") or not re.fullmatch(r"\d*", decimals) or not (whole or decimals):
-        raise Unreadable(f"{text!r}: no number with {mark!r} before its decimals")
+        raise Unreadable(f"{text!r}: no plain number such as {'1,568.5' if mark == '.' else '1.568,5'}")
     digits = re.sub(r"\D", "", whole) + decimals
     unit = Fraction(1, 10 ** len(decimals)) * scale
     return Printed(text, sign * int(digits) * unit, unit / 2, percent, signed, not decimals and not percent)

@@ -31,7 +31,11 @@ MATRIX = "matrix"
 """What sets a floor that is not the memory's."""
 NOT_FASTER = "not faster than the matrix cores allow"
 TWO_WAYS = "peak is units x FLOP a clock x clock"
-"""Rule of :func:`judge_peak`."""
+NARROWER = "half the width, twice the rate"
+"""Rules of :func:`judge_peak`."""
+
+WIDTHS = (("bfloat16", "float16", 0.99, 1.01), ("bfloat16", "fp8", 1.99, 2.01), ("fp8", "mxfp4", 1.99, 3.5))
+"""Two precisions, and how many times as fast the second may be. B300's 4-bit units are wider than their share."""
 
 PRECISIONS = ("bfloat16", "float16", "fp8", "mxfp4", "float32")
 """Of multiplication. ``float32`` is that of the vector units; 4-bit floats are OCP's MX or NVIDIA's, at one peak."""
@@ -296,9 +300,16 @@ def judge_peak(peak: Peak, product: Product) -> list[Judgement]:
     """Whether published figures are what the units can do, dense: a figure with sparsity is twice that.
 
     Tensor cores of NVIDIA are published at a lower clock than the highest: from 0.9 to 1 time is taken. Without
-    figures of an architecture there is nothing to judge.
+    figures of an architecture only the figures of one product are held against each other.
     """
     judgements = []
+    for wide, narrow, least, most in WIDTHS:
+        slower, faster = peak.flop_per_second[wide], peak.flop_per_second[narrow]
+        if slower and faster:
+            times = faster / slower
+            message = f"{peak.product}: {narrow} at {times:.3g} times the rate of {wide}, {least:g} to {most:g} are due"
+            holds = least <= times <= most
+            judgements.append(Judgement(NARROWER, holds, times, most, message="" if holds else message))
     for precision, each in (peak.per_clock or {}).items():
         published, due = peak.flop_per_second[precision], product.cu_num * each * peak.clock
         share = (published or 0.0) / due if due else float(bool(published))

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from waveproof.perf.records import SECONDS, BadMeasurement, Measurement, Place, Ruling, from_json, to_json
+from waveproof.perf.records import GRAVITY, SECONDS, BadMeasurement, Measurement, Place, Ruling, from_json, to_json
 
 
 class BadRun(ValueError):
@@ -140,8 +140,15 @@ def ruling_fields(ruling: Ruling) -> dict[str, Any]:
 
 
 def ruling_of(fields: Mapping[str, Any]) -> Ruling:
-    """What :func:`ruling_fields` wrote."""
+    """What :func:`ruling_fields` wrote.
+
+    Raises:
+        BadRun: it says what no gate says.
+    """
     numbers = {name: float(fields[name]) for name in ("effect", "low", "high", "confidence", "tolerance")}
+    if fields["outcome"] not in GRAVITY or any(map(math.isnan, numbers.values())):
+        told = f"ruling on {fields['case']}: outcome {fields['outcome']!r}, effect {fields['effect']}"
+        raise BadRun(f"{told}: an outcome is {', '.join(GRAVITY)}, and no figure is NaN")
     return Ruling(**{**fields, **numbers})
 
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,13 @@ from waveproof.perf.records import SECONDS, TOKEN_RATE, Measurement, Place, Quan
 from waveproof.perf.serving_client import Aiperf, ClientFailed, send
 from waveproof.perf.serving_figures import Peak, PointFigures, figures, peak
 from waveproof.perf.serving_log import Request, read_log
-from waveproof.perf.serving_plan import Plan, Point, Target, differences, plan_from_json, plan_json
+from waveproof.perf.serving_plan import Plan, Point, differences, plan_from_json, plan_json
+from waveproof.perf.serving_privacy import without_places, without_secrets
 from waveproof.perf.serving_prompts import prompts_of
-from waveproof.perf.serving_refusals import Failure, Refusal, failure, refusals, warnings
+from waveproof.perf.serving_refusals import SAME_SERVER, Failure, Refusal, failure, refusals, unwarmed, warnings
+from waveproof.perf.serving_server import ServerSilent, acceptance_so_far, ask_models, server_version
 
-_PLAN, _POINTS, _FACTS, _LOG = "plan.json", "points", "point.json", "requests.jsonl.gz"
-_ASK_SECONDS = 10.0
+_PLAN, _POINTS, _FACTS, _LOG, _ATTEMPTS = "plan.json", "points", "point.json", "requests.jsonl.gz", "attempts.json"
 
 
 class BadState(RuntimeError):
@@ -129,6 +129,15 @@ AGGREGATE_RATE = Quantity("aggregate tokens per second", "tok/s", higher_is_bett
 TTFT = Quantity("time to first token", "s")
 
 
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """A full disk is the user's to mend, and what is finished by then stays."""
+    try:
+        yield
+    except OSError as error:
+        raise BadState(f"{folder}: cannot be written: {error.strerror or error}; mend that, --resume goes on") from None
+
+
 def run_plan(
     plan: Plan,
     folder: Path,
@@ -149,10 +158,11 @@ def run_plan(
         all points, those of before included. The server's failure is in it, not raised.
 
     Raises:
-        BadState: the folder holds another plan, a run that is not to be resumed, or one that is under way.
+        BadState: the folder holds another plan, a run that is not to be resumed, or one that is under way; or it
+            cannot be written.
         BadPlan, AiperfMissing: see there.
     """
-    with _held(folder):
+    with _writable(folder), _held(folder):
         _begin(plan, folder, resume)
         stopped = ""
         for point in plan.points:
@@ -185,70 +195,12 @@ def load(folder: Path, stopped: str = "") -> SweepResult:
     missing = [point.name for point, home in homes if not home.is_dir()]
     read = [_facts(home) for _, home in done]
     first = read[0]["models"][0] if read else []
-    points = tuple(_result(plan, point, home, facts, first) for (point, home), facts in zip(done, read, strict=True))
+    alone = [_result(plan, point, home, facts, first) for (point, home), facts in zip(done, read, strict=True)]
+    points = tuple(_held_against(alone[0], one) for one in alone)
     failing = next((f"{one.point.name}: the server {one.failure}" for one in points if one.failure), "")
     if missing and not stopped:
         stopped = failing or f"not measured yet: {', '.join(missing)}; --resume goes on"
     return SweepResult(plan, points, stopped or failing)
-
-
-class ServerSilent(RuntimeError):
-    """The server does not tell which models it has; the message says what it answers."""
-
-
-def ask_models(target: Target) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the models that a server has, sorted, with their owners; and the whole answer of ``/v1/models``.
-
-    Raises:
-        ServerSilent: it does not answer with a list.
-    """
-    import httpx
-
-    try:
-        response = httpx.get(
-            f"{target.root}/v1/models", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False
-        )
-        response.raise_for_status()
-        told: dict[str, Any] = response.json()
-        names = tuple(sorted(f"{one['id']} of {one.get('owned_by') or 'nobody'}" for one in told["data"]))
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise ServerSilent(f"the server at {target.root} does not answer /v1/models: {error!r}") from None
-    return names, told
-
-
-_VERSIONS = (("/version", "version"), ("/get_server_info", "version"), ("/props", "build_info"))
-"""Where vLLM, sglang and llama.cpp tell theirs."""
-
-
-def _version(target: Target, models: dict[str, Any]) -> str:
-    """Who the server says that it is, and of which version where it tells."""
-    import httpx
-
-    told = sorted({str(one.get("owned_by") or "") for one in models["data"]} - {""})
-    for path, name in _VERSIONS:
-        with contextlib.suppress(httpx.HTTPError, ValueError, AttributeError):
-            answer = httpx.get(f"{target.root}{path}", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False)
-            if answer.status_code == httpx.codes.OK and (version := answer.json().get(name)):
-                return " ".join((*told, str(version)))
-    return ", ".join(told)
-
-
-def _acceptance(target: Target) -> Acceptance:
-    """Counters of draft tokens, of all requests so far."""
-    import httpx
-
-    from waveproof.fixtures.servers.metrics import read_acceptance
-
-    try:
-        response = httpx.get(f"{target.root}/metrics", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False)
-    except httpx.HTTPError:
-        return Acceptance()
-    return read_acceptance(response.text if response.status_code == httpx.codes.OK else None)
-
-
-def _headers(target: Target) -> dict[str, str]:
-    key = os.environ.get(target.api_key_env, "") if target.api_key_env else ""
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 @contextlib.contextmanager
@@ -286,13 +238,17 @@ def _begin(plan: Plan, folder: Path, resume: bool) -> None:
 
 def _measure(plan: Plan, point: Point, program: Aiperf, home: Path, watch: Callable[[str, int, int], None]) -> None:
     part = home.with_name(f"{home.name}.part")
-    prompts = prompts_of(plan, point.name)
+    attempt = _attempt(home.parent.parent, point.name)
+    prompts = prompts_of(plan, point.name, attempt)
     total = len(prompts)
     watch(point.name, 0, total)
     before, told = ask_models(plan.target)
-    drafts = _acceptance(plan.target)
+    drafts = acceptance_so_far(plan.target)
     began = datetime.now(timezone.utc)
-    log = send(plan, point, prompts, program, part, lambda count: watch(point.name, count, total))
+    try:
+        log = send(plan, point, prompts, program, part, lambda count: watch(point.name, count, total))
+    except ClientFailed as error:
+        raise ClientFailed(without_places(str(error), plan.target, home.parent.parent)) from None
     try:
         after = ask_models(plan.target)[0]
     except ServerSilent:
@@ -300,24 +256,44 @@ def _measure(plan: Plan, point: Point, program: Aiperf, home: Path, watch: Calla
         after = ()
     facts = {
         "started": began.isoformat(timespec="seconds"),
-        "versions": {"aiperf": program.version, "server": _version(plan.target, told)},
+        "attempt": attempt,
+        "versions": {"aiperf": program.version, "server": server_version(plan.target, told)},
         "models": [list(before), list(after)],
         "sent": [prompt.tokens for prompt in prompts],
-        "acceptance": asdict(_acceptance(plan.target).since(drafts)),
+        "acceptance": asdict(acceptance_so_far(plan.target).since(drafts)),
     }
-    with log.open("rb") as plain, gzip.open(part / _LOG, "wb", compresslevel=6) as packed:
-        shutil.copyfileobj(plain, packed)
+    with log.open(encoding="utf-8") as plain, gzip.open(part / _LOG, "wt", compresslevel=6, encoding="utf-8") as packed:
+        # A server may repeat the key in its error message.
+        packed.writelines(without_secrets(line, plan.target) for line in plain)
     # Its own summary, for whoever wants to compare; there is none of a run that it gave up.
     with contextlib.suppress(FileNotFoundError):
         (log.parent / "profile_export_aiperf.json").replace(part / "aiperf.json")
     shutil.rmtree(log.parent)
+    for kept in (part / "aiperf.json", part / "aiperf.txt"):
+        if kept.is_file():
+            text = kept.read_text(encoding="utf-8", errors="replace")
+            _written(kept, without_places(text, plan.target, home.parent.parent))
     _written(part / _FACTS, json.dumps(facts, indent=1) + "\n")
     part.rename(home)
 
 
+def _attempt(folder: Path, name: str) -> int:
+    """How often the point was begun before; that it is begun now is on record before anything is sent."""
+    path = folder / _ATTEMPTS
+    try:
+        begun: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        before = int(begun.get(name, 0))
+    except (ValueError, TypeError, AttributeError):
+        raise BadState(f"{path}: damaged, so that nobody knows which prompts the server has seen: begin anew") from None
+    _written(path, json.dumps({**begun, name: before + 1}, indent=1) + "\n")
+    return before
+
+
 def _set_failed_aside(home: Path, point: Point) -> None:
-    """A point in which the server failed is measured again; its log is kept."""
-    if home.is_dir() and failure(_requests(home, point), point) is not None:
+    """A point in which the server failed, be it in the warm-up, is measured again; its log is kept."""
+    if not home.is_dir():
+        return
+    if failure(_requests(home, point), point) is not None or unwarmed(_requests(home, point, warmup=True)):
         aside = home.parent.parent / "failed"
         aside.mkdir(exist_ok=True)
         home.rename(aside / f"{home.name}-{len(list(aside.glob(f'{home.name}-*'))) + 1}")
@@ -333,18 +309,41 @@ def _written(path: Path, text: str) -> None:
 def _facts(home: Path) -> dict[str, Any]:
     try:
         read: dict[str, Any] = json.loads((home / _FACTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadState(f"{home}: {_FACTS} cannot be read: {error}") from None
+        before, after = read["models"]
+        if not isinstance(read["versions"], dict) or not all(isinstance(one, int) for one in read["sent"]):
+            raise ValueError(f"versions or tokens sent are of another type, models {before} and {after}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadState(
+            f"{home}: {_FACTS} cannot be read: {error!r}; take the folder away and --resume to measure the point again"
+        ) from None
     return read
 
 
-def _requests(home: Path, point: Point) -> tuple[Request, ...]:
-    return read_log(home / _LOG, point, tuple(_facts(home)["sent"]))
+def _requests(home: Path, point: Point, warmup: bool = False) -> tuple[Request, ...]:
+    return read_log(home / _LOG, point, tuple(_facts(home)["sent"]), warmup)
 
 
 def _result(plan: Plan, point: Point, home: Path, facts: dict[str, Any], first: list[str]) -> PointResult:
     requests = _requests(home, point)
-    broken = refusals(requests, point, plan, (first, *facts["models"]))
+    cold_start = unwarmed(_requests(home, point, warmup=True))
+    broken = (*refusals(requests, point, plan, (first, *facts["models"])), *cold_start)
     whole = None if broken else figures(requests, point.concurrency)
     notes = () if broken else warnings(requests, plan)
     return PointResult(point, facts, requests, broken, failure(requests, point), whole, notes)
+
+
+def _held_against(first: PointResult, one: PointResult) -> PointResult:
+    """Refused where another server or build answered than at the first point; other load generators are named."""
+    pairs = [
+        [str(point.facts["versions"].get("server") or "") for point in (first, one)],
+        [", ".join(sorted({name for request in point.requests for name in request.models})) for point in (first, one)],
+    ]
+    changed = [f"{old} at {first.point.name}, {new} here" for old, new in pairs if old and new and old != new]
+    if changed and all(refusal.rule != SAME_SERVER for refusal in one.refusals):
+        many = len(one.requests)
+        refusal = Refusal(SAME_SERVER, many, many, "; ".join(changed))
+        return replace(one, refusals=(*one.refusals, refusal), figures=None, warnings=())
+    ours, theirs = (point.facts["versions"].get("aiperf") for point in (one, first))
+    if ours != theirs and one.figures is not None:
+        return replace(one, warnings=(*one.warnings, f"driven by aiperf {ours}, {first.point.name} by {theirs}"))
+    return one

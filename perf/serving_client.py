@@ -116,7 +116,7 @@ def send(
         ]
         inputs.write_text(json.dumps({"data": sessions}), encoding="utf-8")
         command = [program.path, *arguments(plan, point, inputs, _two_words(Path(scratch)), artifacts)]
-        with _running(command, said) as process:
+        with _running(command, said, scratch) as process:
             seen = 0
             while process.poll() is None:
                 time.sleep(_LOOK_SECONDS)
@@ -167,11 +167,14 @@ def arguments(plan: Plan, point: Point, inputs: Path, tokenizer: Path, artifacts
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: Sequence[str], said: Path, scratch: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command, in a group that ends with this process, whatever ends it."""
     # Local folders are looked for in the hub's cache alone when it is told that there is no network.
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_OFFLINE")}
     environment["AIPERF_RECORD_RAW_EXPORT_BATCH_SIZE"] = "1"
+    # Prompts are not kept in its user's home; and its mapped data set is left where it is killed.
+    environment["AIPERF_DATASET_MMAP_CACHE_ENABLED"] = "false"
+    environment["TMPDIR"] = scratch
     process = subprocess.Popen(
         [sys.executable, "-c", boot("waveproof.perf.serving_process"), str(ROOT), str(said), *command],
         stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -88,19 +89,23 @@ class Request:
         return len(self.chunks) == (self.output_tokens or 0)
 
 
-def read_log(path: Path, point: Point, sent: tuple[int, ...]) -> tuple[Request, ...]:
+def read_log(path: Path, point: Point, sent: tuple[int, ...], warmup: bool = False) -> tuple[Request, ...]:
     """Requests of a log, in the order in which they were sent; its warm-up is left out.
 
     Args:
         path: JSON lines under gzip.
         point: what was planned.
         sent: tokens in each prompt, the warm-up's first.
+        warmup: the warm-up alone, numbered below zero.
 
     Raises:
-        BadLog: a line is no record of the plan's requests.
+        BadLog: it cannot be read, or a line is no record of the plan's requests.
     """
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return requests_of(_records(lines, path.name), point, sent)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            return requests_of(_records(lines, path.name), point, sent, warmup)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadLog(f"{point.name}: its log {path.name} is missing or damaged: {error}") from None
 
 
 def _records(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
@@ -113,12 +118,15 @@ def _records(lines: Iterable[str], name: str) -> Iterator[Mapping[str, Any]]:
             raise BadLog(f"{name}, line {number}: {error}") from None
 
 
-def requests_of(records: Iterable[Mapping[str, Any]], point: Point, sent: tuple[int, ...]) -> tuple[Request, ...]:
+def requests_of(
+    records: Iterable[Mapping[str, Any]], point: Point, sent: tuple[int, ...], warmup: bool = False
+) -> tuple[Request, ...]:
     """See :func:`read_log`."""
     made: list[tuple[int, Request]] = []
     for place, record in enumerate(records, start=1):
         try:
-            if (number := int(record["metadata"]["conversation_id"]) - len(point.warmup)) >= 0:
+            number = int(record["metadata"]["conversation_id"]) - len(point.warmup)
+            if (number < 0) == warmup:
                 made.append((record["start_perf_ns"], _request(record, number, point, sent)))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise BadLog(f"record {place} is none of {point.name}: {error!r}") from None
@@ -128,7 +136,8 @@ def requests_of(records: Iterable[Mapping[str, Any]], point: Point, sent: tuple[
 
 
 def _request(record: Mapping[str, Any], number: int, point: Point, sent: tuple[int, ...]) -> Request:
-    shape, began = point.shapes[number], record["start_perf_ns"]
+    place, began = len(point.warmup) + number, record["start_perf_ns"]
+    shape = (*point.warmup, *point.shapes)[place]
     answer = _Answer()
     for response in record.get("responses", ()):
         seconds = (response["perf_ns"] - began) / 1e9
@@ -143,21 +152,28 @@ def _request(record: Mapping[str, Any], number: int, point: Point, sent: tuple[i
     return Request(
         number=number,
         kind=shape.kind,
-        asked_prompt=sent[len(point.warmup) + number],
+        asked_prompt=sent[place],
         asked_output=shape.output,
         prompt_hash=hashlib.sha256(content.encode()).hexdigest() if payload else "",
         start=0.0,
         chunks=tuple(answer.times),
         chunk_tokens=answer.tokens(),
         end=answer.end,
-        prompt_tokens=answer.usage.get("prompt_tokens"),
-        output_tokens=answer.usage.get("completion_tokens"),
+        prompt_tokens=whole_number(answer.usage.get("prompt_tokens")),
+        output_tokens=whole_number(answer.usage.get("completion_tokens")),
         cached_tokens=answer.cached,
         finish=answer.finish,
         status=record.get("status"),
         error=told or answer.error or cancelled,
         models=tuple(dict.fromkeys(answer.models)),
     )
+
+
+def whole_number(told: Any) -> int | None:
+    """A count of tokens, also one that is written as text; None where it is no number from 0 on."""
+    if isinstance(told, str) and told.isdecimal():
+        return int(told)
+    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else None
 
 
 class _Answer:
@@ -178,12 +194,19 @@ class _Answer:
             self.error = str(value)
         if name != "data" or not value or value == "[DONE]":
             return
-        event = json.loads(value)
+        try:
+            event = json.loads(value)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict):
+            self.error = f"an event that is no JSON object: {value[:80]}"
+            return
         if event.get("error"):
             self.error = json.dumps(event["error"])
         if event.get("model"):
             self.models.append(f"{event['model']} {event.get('system_fingerprint') or ''}".strip())
-        if usage := event.get("usage"):
+        usage = event.get("usage")
+        if isinstance(usage, dict) and usage:
             self.usage = usage
             self._cached((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
         # llama.cpp's own count, beside the answer.
@@ -192,16 +215,19 @@ class _Answer:
             delta = choice.get("delta") or {}
             if choice.get("text") or any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls")):
                 self.times.append(seconds)
-                self.counts.append((usage or {}).get("completion_tokens"))
+                self.counts.append(whole_number(self.usage.get("completion_tokens")) if usage else None)
             self.finish = choice.get("finish_reason") or self.finish
 
-    def _cached(self, count: int | None) -> None:
-        if count is not None:
+    def _cached(self, told: Any) -> None:
+        if (count := whole_number(told)) is not None:
             self.cached = max(count, self.cached or 0)
 
     def tokens(self) -> tuple[int, ...]:
         """Of each chunk, from the running counts that some servers send; empty where one is missing."""
         running = [count for count in self.counts if count is not None]
         if len(running) != len(self.times) or not running:
+            return ()
+        if any(later <= earlier for earlier, later in pairwise((0, *running))):
+            # The whole answer's count in every chunk, or another request's: not a running one.
             return ()
         return (running[0], *(later - earlier for earlier, later in pairwise(running)))

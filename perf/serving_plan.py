@@ -7,9 +7,11 @@ The case of the case study is the default: 1,024 tokens in, 400 out, concurrenci
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 400
@@ -18,6 +20,11 @@ PREFILL_LENGTHS = (1024, 4096, 13_000, 32_768, 65_536, 131_072, 172_000)
 """Tokens; 172,000 is the published cold prefill."""
 
 Kind = Literal["sweep", "prefill", "mixed"]
+OF_THE_PLAN = (
+    "model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "n", "best_of",
+    "echo",
+)  # fmt: skip
+"""Fields of a request's body that say what is asked, or how often it is answered."""
 SHORT, LONG = "short", "long"
 """Kinds of requests in mixed traffic."""
 
@@ -44,6 +51,10 @@ class Target:
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise BadPlan(f"base URL {self.base_url!r} begins with neither http:// nor https://")
+        parts = urlsplit(self.base_url)
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            # Not repeated here: it may be a password.
+            raise BadPlan("a base URL has no user, password or query: it is written down; a key is in --api-key-env")
 
     @property
     def root(self) -> str:
@@ -77,6 +88,8 @@ class Point:
     """Sent before and not counted."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w-]+", self.name, re.ASCII):
+            raise BadPlan(f"point {self.name!r}: the name of a folder has letters, digits and hyphens")
         if not 1 <= self.concurrency <= len(self.shapes):
             raise BadPlan(f"{self.name}: {len(self.shapes)} requests cannot keep {self.concurrency} streams busy")
 
@@ -117,6 +130,8 @@ class Plan:
             raise BadPlan(f"a plan has points, each of another name: {', '.join(names) or 'none'}")
         if (self.prompts.text or self.target.endpoint == "chat") and not self.prompts.tokenizer:
             raise BadPlan("prompts from text, and the endpoint chat, need a tokenizer")
+        if taken := [name for name, _ in self.extra if name in OF_THE_PLAN]:
+            raise BadPlan(f"{', '.join(taken)}: not to be put into requests, since the plan itself says it")
         first, end = self.prompts.vocabulary
         asked = sum(len(point.shapes) + len(point.warmup) for point in self.points)
         if end - first < asked:

@@ -30,26 +30,32 @@ class Prompt:
     shape: Shape
 
 
-def prompts_of(plan: Plan, name: str) -> tuple[Prompt, ...]:
+def prompts_of(plan: Plan, name: str, attempt: int = 0) -> tuple[Prompt, ...]:
     """Prompts of a point's warm-up, then of its requests, in the order in which they are sent.
 
-    They depend on the plan alone, so that an interrupted run goes on with those that it would have sent.
+    They depend on plan and attempt alone. Another attempt has other prompts: the server may have in its cache what it
+    was sent before the run was interrupted.
 
     Args:
         plan: the whole plan: no two of its prompts begin alike.
         name: of the point.
+        attempt: how often the point was begun before.
 
     Raises:
-        BadPlan: there is no such point, the text is too short, or the tokenizer gives too few tokens.
+        BadPlan: there is no such point, the text is too short, the tokenizer gives too few tokens, or the attempts
+            have used up all first tokens.
     """
     numbers = [number for number, point in enumerate(plan.points) if point.name == name]
     if not numbers:
         raise BadPlan(f"the plan has no point {name!r}")
-    before = sum(len(_shapes(point)) for point in plan.points[: numbers[0]])
-    shapes = _shapes(plan.points[numbers[0]])
     first, end = plan.prompts.vocabulary
+    asked = sum(len(_shapes(point)) for point in plan.points)
+    if end - first < asked * (attempt + 1):
+        raise BadPlan(f"{name}: begun {attempt} times before, and no first tokens are left for it; begin another run")
+    before = asked * attempt + sum(len(_shapes(point)) for point in plan.points[: numbers[0]])
+    shapes = _shapes(plan.points[numbers[0]])
     starts = np.random.default_rng(plan.seed).permutation(np.arange(first, end))[before : before + len(shapes)]
-    draws = np.random.default_rng([plan.seed, numbers[0]])
+    draws = np.random.default_rng([plan.seed, numbers[0], attempt])
     corpus = _corpus(plan.prompts.text, plan.prompts.tokenizer) if plan.prompts.text else None
     made = []
     for start, shape in zip(starts.tolist(), shapes, strict=True):

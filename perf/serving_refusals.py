@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from waveproof.perf.serving_log import Request
 from waveproof.perf.serving_plan import Plan, Point
@@ -23,10 +24,19 @@ WHOLE_OUTPUT = "no answer was cut"
 COLD = "no prompt came from a cache"
 DISTINCT = "no prompt was sent twice"
 SAME_SERVER = "one server answered"
+AT_ONCE = "as many requests at once as planned"
+WARMED = "the warm-up was answered"
 RULES = (
     ANSWERED, ON_RECORD, STREAMED, COUNTED, CONSISTENT, WHOLE_PROMPT, WHOLE_OUTPUT, COLD, DISTINCT, SAME_SERVER,
+    AT_ONCE, WARMED,
 )  # fmt: skip
 
+_FASTEST = 10_000.0
+"""Tokens per second of one stream: more is none, but an answer that somebody held back and sent at once."""
+_SHORTEST = 8
+"""Tokens of an answer from which on its speed shows that."""
+_AT_ONE_TIME = 1e-4
+"""Seconds between chunks that came together."""
 _BEGIN_TOKENS = 1
 """That a server may put before token ids: a BOS."""
 
@@ -99,7 +109,7 @@ def refusals(
     found = [
         _broken(ANSWERED, requests, lambda one: one.failed, lambda one: one.error or f"status {one.status}"),
         _missing(requests, point),
-        _broken(STREAMED, whole, _not_streamed, lambda one: f"{len(one.chunks)} chunks for {one.asked_output} tokens"),
+        _broken(STREAMED, whole, lambda one: bool(_not_streamed(one)), _not_streamed),
         _broken(
             COUNTED,
             whole,
@@ -122,8 +132,15 @@ def refusals(
         _cold(whole, plan),
         _twice(requests),
         _same(requests, servers),
+        _at_once(requests, point),
     ]
     return tuple(refusal for refusal in found if refusal)
+
+
+def unwarmed(warmup: Sequence[Request]) -> tuple[Refusal, ...]:
+    """The rule that a warm-up breaks: after one that failed, the first requests pay for what it is there for."""
+    broken = _broken(WARMED, warmup, lambda one: one.failed, lambda one: one.error or f"status {one.status}")
+    return (replace(broken, detail=f"the first: {broken.detail.partition(': ')[2]}"),) if broken else ()
 
 
 def warnings(requests: Sequence[Request], plan: Plan) -> tuple[str, ...]:
@@ -142,7 +159,55 @@ def warnings(requests: Sequence[Request], plan: Plan) -> tuple[str, ...]:
             f"{len(bundled)} of {len(requests)} answers came in fewer chunks than tokens ({chunks} for {tokens}): "
             "inter-token percentiles are of gaps between chunks"
         )
-    return tuple(told)
+    gaps = [gap for request in requests for gap in request.gaps]
+    together = sum(gap < _AT_ONE_TIME for gap in gaps)
+    if 4 * together > len(gaps):
+        told.append(
+            f"{together} of {len(gaps)} gaps between chunks are below {_AT_ONE_TIME * 1e3:g} ms: chunks came together, "
+            "and inter-token percentiles tell of that, not of tokens"
+        )
+    return (*told, *_queued(requests), *_other_name(requests, plan))
+
+
+def _queued(requests: Sequence[Request]) -> tuple[str, ...]:
+    """Where the server answers few at a time, a stream is as fast as with few, however many wait."""
+    asked = most_at_once([(one.start, one.start + one.end) for one in requests])
+    answered = most_at_once([(one.start + one.chunks[0], one.start + one.chunks[-1]) for one in requests if one.gaps])
+    if not 0 < 2 * answered <= asked:
+        return ()
+    return (
+        f"at most {answered} of {asked} requests at once were being answered, the others waited for their first token: "
+        f"the speed of a stream is one of {answered} at once",
+    )
+
+
+def _other_name(requests: Sequence[Request], plan: Plan) -> tuple[str, ...]:
+    names = sorted({name.split()[0] for request in requests for name in request.models})
+    if not names or plan.target.model in names:
+        return ()
+    return (f"{plan.target.model} was asked and {', '.join(names)} answered, by their own name",)
+
+
+def most_at_once(spans: Sequence[tuple[float, float]]) -> int:
+    """How many spans of time overlap, at most; one that begins as another ends does not overlap it."""
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _at_once(requests: Sequence[Request], point: Point) -> Refusal | None:
+    if len(requests) != len(point.shapes) or any(request.failed for request in requests):
+        # Other rules say so, and requests that failed take no time.
+        return None
+    most = most_at_once([(one.start, one.start + one.end) for one in requests])
+    if most == point.concurrency:
+        return None
+    return Refusal(
+        AT_ONCE, len(requests), len(requests), f"{most} were under way at once, and {point.concurrency} are planned"
+    )
 
 
 def _broken(
@@ -164,15 +229,29 @@ def _missing(requests: Sequence[Request], point: Point) -> Refusal | None:
     )
 
 
-def _not_streamed(request: Request) -> bool:
-    return not request.chunks or (len(request.chunks) == 1 and request.asked_output > 2)
+def _not_streamed(request: Request) -> str:
+    if not request.chunks or (len(request.chunks) == 1 and request.asked_output > 2):
+        return f"{len(request.chunks)} chunks for {request.asked_output} tokens"
+    rate = request.stream_rate or 0.0
+    if (request.output_tokens or 0) >= _SHORTEST and len(set(request.chunks)) == 1:
+        return f"{len(request.chunks)} chunks for {request.output_tokens} tokens, all at one time"
+    if (request.output_tokens or 0) >= _SHORTEST and rate > _FASTEST:
+        return f"tokens of one stream come at {rate:,.0f} tok/s: held back, and sent together"
+    return ""
 
 
 def _inconsistent(request: Request, plan: Plan) -> str:
     if request.output_tokens is None or request.prompt_tokens is None:
         return ""
+    times = (0.0, *request.chunks, request.end)
+    if any(later < earlier for earlier, later in pairwise(times)):
+        return f"times run backward: {', '.join(f'{one:.6f}' for one in times[:4])} s"
     if request.output_tokens > request.asked_output:
         return f"{request.output_tokens} tokens out where {request.asked_output} were asked for"
+    ended = request.finish == "stop" and dict(plan.extra).get("ignore_eos")
+    if ended and len(request.chunks) < request.output_tokens == request.asked_output:
+        seen = f"{len(request.chunks)} chunks"
+        return f"it ended by itself (finish reason stop) after {seen}, and counts all {request.asked_output} tokens"
     if len(request.chunks) > request.output_tokens:
         return f"{len(request.chunks)} chunks with text for {request.output_tokens} tokens"
     if plan.target.endpoint == "completions" and request.prompt_tokens > request.asked_prompt + _BEGIN_TOKENS:

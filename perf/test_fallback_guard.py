@@ -64,6 +64,12 @@ class TestImpostors:
         assert {launched.ALONE, pairs.SAVES} <= broken
         assert launched.RAN not in broken
 
+    def test_the_fast_kernel_on_a_dummy(self, worker: Worker) -> None:
+        """Its name is on record, alone, and it takes little; what torch computed beside it is what gives it away."""
+        guarded = self.guarded(worker, "dummy_and_torch")
+        broken = {one.rule for one in judge_guarded(guarded) if not one.holds}
+        assert broken == {launched.ALONE}
+
     def test_nothing_launched(self, worker: Worker) -> None:
         """Nothing to count is no small count."""
         with pytest.raises(WrongResult, match="launched no kernel"):

@@ -9,7 +9,7 @@ import pytest
 from waveproof.perf.counted_session import ARCHES, found, session
 from waveproof.perf.counts import EXECUTED
 from waveproof.perf.growth import Ladder, power
-from waveproof.perf.growth_ladders import LADDERS, judge_ladder
+from waveproof.perf.growth_ladders import LADDERS, added, judge_ladder
 from waveproof.perf.night import Night
 from waveproof.perf.records import Outcome, Ruling
 from waveproof.reports.counts_tables import section
@@ -47,3 +47,11 @@ def test_linear_stays_linear(ladder: Ladder, arch: str, night: Night, counted_ar
                 reason,
             )
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("ladder", LADDERS, ids=lambda ladder: f"{ladder.name}/{ladder.axis}")
+def test_growth_is_as_signed(ladder: Ladder, arch: str, night: Night) -> None:
+    """What large sizes add, exactly: a steeper line is one too, and so is one that skips pages."""
+    counted = {case.name: found(session(arch).executed, session(arch), "emulate", case.name) for case in ladder.cases}
+    night.hold_all(added(ladder, counted))

@@ -6,6 +6,7 @@ implementation against itself raises no alarm, and a fifth more work is found.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from waveproof.golden.judges.tolerance import judge_distribution
 from waveproof.golden.references.renorm import reference
 from waveproof.kernels.own.padded_heads import padded
 from waveproof.kernels.providers import pytorch_mla
+from waveproof.perf.calibration import eased, top_k_alone
 from waveproof.perf.gate import judge_pairs, judge_ratio
 from waveproof.perf.gpu_day import Result, run_trial
 from waveproof.perf.gpu_day_station import ChildStation, DeviceMissing
@@ -39,7 +41,6 @@ from waveproof.reports.speed_picture import measured_series, roofline_section, s
 pytestmark = [pytest.mark.rocm, pytest.mark.perf]
 
 ROWS, VOCABULARY, TOP_K = 2, 151_936, 50
-TOLERANCE = 0.02
 SLOWER = 1.2
 LOOKS = (20, 40, 80)
 TRIAL_SECONDS = 60.0
@@ -61,23 +62,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def changed(candidate: Callable[[], object], baseline: Callable[[], object], probs: torch.Tensor) -> Ruling:
+def coins(inspection: Inspection) -> int:
+    """A seed that is new each night, and on record: an order that is always the same is no chance."""
+    seed = secrets.randbits(32)
+    inspection.note(f"coins: seed {seed}")
+    return seed
+
+
+def changed(
+    candidate: Callable[[], object],
+    baseline: Callable[[], object],
+    probs: torch.Tensor,
+    night: Night,
+    inspection: Inspection,
+) -> Ruling:
     """What the gate says of two ways, by samples of two milliseconds; looked at as often as the gate looks."""
+    case = top_k_alone(len(probs)).case
+    tolerance = night.tolerance(case, HERE)
+    detectable = max(0.05, 2 * tolerance)
 
     def decided(samples: PairedSamples) -> bool:
         return ruled(samples).outcome in ("regress", "improve")
 
     def ruled(samples: PairedSamples) -> Ruling:
-        return judge_pairs(samples, "top_k_renorm_prob/cpu", TOLERANCE, looks=LOOKS)
+        return judge_pairs(samples, case, tolerance, detectable, looks=LOOKS)
 
-    plan = PairPlan(pairs=LOOKS[-1], looks=LOOKS[:-1], seed=3, sample_seconds=2e-3)
+    plan = PairPlan(pairs=LOOKS[-1], looks=LOOKS[:-1], seed=coins(inspection), sample_seconds=2e-3)
     return ruled(measure_pair(candidate, baseline, plan, (probs,), enough=decided))
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_an_implementation_differs_not_from_itself(probs: torch.Tensor, inspection: Inspection) -> None:
+def test_an_implementation_differs_not_from_itself(probs: torch.Tensor, night: Night, inspection: Inspection) -> None:
     """A/A control: an alarm here has a chance of 0.001, whatever else this machine does."""
-    ruling = changed(partial(by_topk, probs, TOP_K), partial(by_topk, probs, TOP_K), probs)
+    ruling = changed(partial(by_topk, probs, TOP_K), partial(by_topk, probs, TOP_K), probs, night, inspection)
     inspection.looked_at += 1
     inspection.note(ruling.reason)
     assert ruling.outcome in ("pass", "inconclusive"), ruling.reason
@@ -88,6 +105,9 @@ def test_an_implementation_differs_not_from_itself(probs: torch.Tensor, inspecti
 def test_a_fifth_more_is_found(how: str, probs: torch.Tensor, night: Night, inspection: Inspection) -> None:
     """Six rows instead of five, or a pause of a fifth of the time; where this machine is too loud, inconclusive."""
     five = probs[:1].expand(5, -1).contiguous()
+    tolerance = night.tolerance(top_k_alone(len(five)).case, HERE)
+    if 2 * tolerance >= SLOWER - 1:
+        pytest.skip(f"calibrated on a machine so loud that like sides differ by {tolerance:.0%}: it finds no fifth")
     candidate: Callable[[], object]
     if how == "work":
         candidate = partial(by_topk, probs[:1].expand(6, -1).contiguous(), TOP_K)
@@ -103,7 +123,7 @@ def test_a_fifth_more_is_found(how: str, probs: torch.Tensor, night: Night, insp
             while time.perf_counter() < until:  # time.sleep would give the core away
                 pass
 
-    ruling = changed(candidate, partial(by_topk, five, TOP_K), five)
+    ruling = changed(candidate, partial(by_topk, five, TOP_K), five, night, inspection)
     inspection.looked_at += 1
     inspection.note(ruling.reason)
     assert ruling.outcome in ("regress", "inconclusive"), ruling.reason
@@ -119,7 +139,7 @@ def test_topk_is_faster_than_a_full_sort_on_the_cpu(probs: torch.Tensor, night: 
     expected = reference(call, "threshold")
     for form in (by_topk, by_sort):
         inspection.hold_all(judge_distribution(form(call.tensor("probs"), limit), expected, call))
-    plan = PairPlan(pairs=20, seed=5)
+    plan = PairPlan(pairs=20, seed=coins(inspection))
     samples = measure_pair(partial(by_topk, probs, limit), partial(by_sort, probs, limit), plan, (probs,))
     case = f"rows={ROWS}/vocabulary={VOCABULARY}"
     for measured in samples.measurements(f"top_k_renorm_prob/topk/{case}", f"top_k_renorm_prob/sort/{case}", HERE):
@@ -128,7 +148,7 @@ def test_topk_is_faster_than_a_full_sort_on_the_cpu(probs: torch.Tensor, night: 
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_speed_over_context_on_the_cpu(night: Night) -> None:
+def test_speed_over_context_on_the_cpu(night: Night, inspection: Inspection) -> None:
     """What padding 12 heads to 16 costs torch's decode on this CPU, and the floors of the same calls on GPUs."""
     contexts = (256, 1024, 4096)
     plain: Callable[..., Any] = pytorch_mla.mla_decode
@@ -139,7 +159,7 @@ def test_speed_over_context_on_the_cpu(night: Night) -> None:
         call = AttentionCase(HEADS, ((1, keys),)).call("mla_decode")
         arguments = tuple(call.arguments.values())
         inputs = (call.tensor("q"), call.tensor("kv_cache"))
-        plan = PairPlan(pairs=12, seed=keys)
+        plan = PairPlan(pairs=12, seed=coins(inspection))
         samples = measure_pair(partial(sixteen, *arguments), partial(plain, *arguments), plan, inputs)
         for measured in samples.measurements(f"mla_decode/padded/keys={keys}", f"mla_decode/torch/keys={keys}", HERE):
             night.measure(measured)
@@ -164,8 +184,10 @@ def stations() -> Iterator[dict[str, ChildStation | DeviceMissing]]:
             station.close()
 
 
-def result_of(trial: Trial, runtime: str, stations: dict[str, ChildStation | DeviceMissing]) -> Result:
-    """The trial on the runtime's device, or unavailable by name."""
+def result_of(
+    trial: Trial, runtime: str, stations: dict[str, ChildStation | DeviceMissing], night: Night | None = None
+) -> Result:
+    """The trial on the runtime's device, or unavailable by name; eased by the night's tolerances."""
     if runtime not in stations:
         try:
             stations[runtime] = ChildStation(runtime)
@@ -174,6 +196,9 @@ def result_of(trial: Trial, runtime: str, stations: dict[str, ChildStation | Dev
     station = stations[runtime]
     if isinstance(station, DeviceMissing):
         unavailable(str(station))
+    if night is not None:
+        place = station.place
+        trial = eased(trial, lambda case: night.tolerance(case, place))
     result = run_trial(trial, station, TRIAL_SECONDS)
     if result.state == "unavailable":
         unavailable("; ".join(result.reasons))
@@ -197,7 +222,7 @@ def test_fast_path_is_right_proven_and_faster(
 ) -> None:
     """Results, kernels, times above the floor, ratio; on ``cpu`` a rehearsal without kernels and without a floor."""
     inspection.provider = trial.fast.subject.implementation.provider
-    result = result_of(trial, runtime, stations)
+    result = result_of(trial, runtime, stations, night)
     inspection.looked_at += 1
     for note in result.notes:
         inspection.note(note)

@@ -8,17 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from waveproof.fixtures.bench import UNAVAILABLE
+from waveproof.fixtures.inspection import Inspection
 from waveproof.kernels.runtimes.catalogue import installed
+from waveproof.perf.night import Night
 from waveproof.perf.serving import load, run_plan
 from waveproof.perf.serving_client import Aiperf, AiperfMissing, find_aiperf
 from waveproof.perf.serving_plan import Plan, Prompts, Target, sweep_plan
 from waveproof.perf.serving_refusals import ANSWERED, COLD
+from waveproof.reports.serving_report import serving_sections
 
 pytestmark = [pytest.mark.rocm, pytest.mark.perf, pytest.mark.timeout(240)]
 
@@ -73,8 +77,8 @@ def swept(url: str, aiperf: Aiperf, tmp_path_factory: pytest.TempPathFactory) ->
     half, first = points / "concurrency-0002.part", points / "concurrency-0001"
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
-    while not (half / "aiperf").is_dir() and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not _answered(half) and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
     driver.send_signal(signal.SIGKILL)
     assert driver.wait() == -signal.SIGKILL, "it ended before it could be killed half-way"
     assert sorted(one.name for one in points.iterdir()) == [first.name, half.name]
@@ -87,7 +91,12 @@ def swept(url: str, aiperf: Aiperf, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def test_sweep_that_was_killed_half_way_ends_with_figures_and_a_page(swept: Path, url: str) -> None:
+def _answered(part: Path) -> bool:
+    """Whether the point's first request is on record: from then on the server's prefix cache knows its prompt."""
+    return any(log.stat().st_size for log in part.glob("aiperf/raw_records/*.jsonl"))
+
+
+def test_sweep_that_was_killed_half_way_ends_with_figures_and_a_page(swept: Path, url: str, night: Night) -> None:
     """The same set of points as of a sweep that was not, each request sent once, and nothing of the first attempt."""
     result = load(swept / "run")
     assert result.plan == plan_of(url, (1, 2), 2, seed=1)
@@ -104,6 +113,10 @@ def test_sweep_that_was_killed_half_way_ends_with_figures_and_a_page(swept: Path
         assert {request.cached_tokens for request in one.requests} == {0}
     assert result.peak is not None
     assert len(result.measurements()) == 8
+    for measured in result.measurements():
+        night.measure(measured)
+    for section in serving_sections(result):
+        night.add_section(section)
     page = (swept / "page.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 1
     assert "Concurrency sweep" in page
@@ -132,14 +145,19 @@ def test_prompts_that_the_server_remembers_are_refused(swept: Path, url: str, ai
     assert point.figures is None
 
 
-def test_server_that_starts_failing_is_reported_and_not_averaged(url: str, aiperf: Aiperf, tmp_path: Path) -> None:
+def test_server_that_starts_failing_is_reported_and_not_averaged(
+    url: str, aiperf: Aiperf, tmp_path: Path, night: Night, inspection: Inspection
+) -> None:
     """Behind a proxy that answers 500 from its fifth completion on."""
     from waveproof.selftest.servers.failing_proxy import failing_after
 
     with failing_after(url, GOOD) as failing:
         plan = plan_of(failing, (2, 4), 3, seed=2)
         result = run_plan(plan, tmp_path / "failing", aiperf)
+    for section in serving_sections(result):
+        night.add_section(replace(section, title=f"{section.title} of a server that was made to fail"))
     (point,) = result.points
+    inspection.looked_at = len(point.requests)
     assert point.figures is None
     assert result.measurements() == ()
     assert point.failure is not None

@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from waveproof.perf.sign_flips import Rule, decide, shift_intervals
 
 if TYPE_CHECKING:
     from waveproof.perf.measure import PairedSamples
+    from waveproof.perf.records import Place
 
 CONTENT = 0.95
 CONFIDENCE = 0.95
@@ -43,6 +44,10 @@ LEAST_TOLERANCE = 0.005
 """Less than half a percent is never called a change, however quiet the calibration was."""
 PAIRS_TRIED = (20, 40, 80, 160, 320, 640)
 """Repetitions that a calibration chooses from."""
+
+
+Key = tuple[str, tuple[str, str, str]]
+"""A case, and runtime, arch and device: what like sides differ by is a machine's."""
 
 
 class BadCalibration(ValueError):
@@ -139,14 +144,22 @@ def pairs_to_find(
     return next((pairs for pairs in PAIRS_TRIED if (found <= pairs).sum() >= power * trials), None)
 
 
-def save_thresholds(path: Path, thresholds: Mapping[str, Threshold]) -> None:
-    """Write them as JSON, by case in the order of names."""
-    rows = {case: asdict(one) for case, one in sorted(thresholds.items())}
+def key_of(case: str, place: Place) -> Key:
+    """What a threshold is kept under: of a CPU the device is its model, which records do not name."""
+    from waveproof.reports.environment import processor
+
+    runtime, arch, device = place.without_versions()
+    return case, (runtime, arch, processor() if runtime == "cpu" else device)
+
+
+def save_thresholds(path: Path, thresholds: Mapping[Key, Threshold]) -> None:
+    """Write them as JSON, in the order of cases."""
+    rows = [{"case": case, "place": place, **asdict(one)} for (case, place), one in sorted(thresholds.items())]
     path.write_text(json.dumps({"schema": 1, "thresholds": rows}, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def load_thresholds(path: Path) -> dict[str, Threshold]:
-    """By case.
+def load_thresholds(path: Path) -> dict[Key, Threshold]:
+    """By case and place.
 
     Raises:
         BadCalibration: the file holds none; the message says where.
@@ -155,6 +168,14 @@ def load_thresholds(path: Path) -> dict[str, Threshold]:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["schema"] != 1:
             raise BadCalibration(f"{path.name}: schema {document['schema']}: 1 is read")
-        return {case: Threshold(**fields) for case, fields in document["thresholds"].items()}
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        return {_key(row): Threshold(**row) for row in document["thresholds"]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, BadCalibration):
+            raise
         raise BadCalibration(f"{path.name}: no thresholds: {error!r}") from None
+
+
+def _key(row: dict[str, Any]) -> Key:
+    """Taken out of the row."""
+    runtime, arch, device = row.pop("place")
+    return row.pop("case"), (runtime, arch, device)

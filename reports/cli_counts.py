@@ -22,8 +22,8 @@ def counts(
 ) -> None:
     """Padded assembly against generic Triton for 12 heads: instructions, MFMA and bytes a token, growth exponents.
 
-    Needs no GPU; counts are exact and are no times. A minute on two cores. Exit status 1 where a growth is superlinear
-    or a fast path is none, 2 where nothing could be counted.
+    Needs no GPU; counts are exact and are no times. A minute on two cores. Exit status 1 where a growth is superlinear,
+    a fast path is none or a result is wrong, 2 where nothing could be counted, 3 where some of it could not.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,7 +43,7 @@ def counts(
             raise typer.BadParameter(f"{name!r} is none of {', '.join(ARCHES)}", param_hint="--arch")
     if picture is not None and len(arches) > 1:
         raise typer.BadParameter("a picture is of one architecture", param_hint="--picture")
-    sections, measurements, broken, cases = [], [], False, every_case()
+    sections, measurements, broken, absent, cases = [], [], False, 0, every_case()
     pairs = PAIRS if guards else ()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -59,6 +59,7 @@ def counts(
             complete = [ladder for ladder in LADDERS if all(case.name in counted for case in ladder.cases)]
             judged = [one for ladder in complete for one in judge_ladder(ladder, counted)]
             judged += [one for pair in guarded for one in judge_guarded(pair)]
+            absent += len(found.missing)
             broken |= any(not one.holds for one in judged) or any(one.fault for one in found.missing)
             drawn = (growth_picture(name, counted),) if picture is not None and counted else ()
             if picture is not None and drawn:
@@ -71,8 +72,22 @@ def counts(
         output.write_text(to_json(measurements) + "\n", encoding="utf-8")
     if not measurements:
         typer.echo("waveproof: nothing could be counted here", err=True)
-        raise typer.Exit(2)
-    raise typer.Exit(1 if broken else 0)
+    raise typer.Exit(exit_status(broken, len(measurements), absent))
+
+
+def exit_status(broken: bool, measured: int, missing: int) -> int:
+    """Of the command, as its help says.
+
+    Args:
+        broken: whether a rule is, or a call that could run is wrong.
+        measured: how many measurements there are.
+        missing: how many calls could not be counted.
+    """
+    if broken:
+        return 1
+    if not measured:
+        return 2
+    return 3 if missing else 0
 
 
 def _advance(progress: Progress, task: TaskID, name: str) -> None:

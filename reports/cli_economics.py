@@ -52,8 +52,8 @@ def check(
     """Recompute the derived columns of a published table and report cells that its other cells contradict.
 
     A cell is inconsistent only where no numbers behind the printed ones give it: intervals of the prints' rounding are
-    carried through each formula. Exit status 1 where one is inconsistent or unreadable. Commas, semicolons or tabs
-    separate cells; known columns are those of `waveproof economics columns`.
+    carried through each formula. Exit status 1 where one is inconsistent or unreadable, 3 where no cell could be
+    recomputed. Commas, semicolons or tabs separate cells; known columns are those of `waveproof economics columns`.
     """
     from waveproof.perf.published_results import read_table
     from waveproof.reports.economics_report import check_section
@@ -61,7 +61,8 @@ def check(
     columns = dict(_pair("--column", one) for one in column or ())
     checked = read_table(results, gpus_per_node, base, columns, exact or ())
     _show([check_section(checked, everything)], None, page, f"Checked: {results.name}")
-    raise typer.Exit(1 if any(one.bad for one in checked.findings) else 0)
+    nothing = all(one.verdict == "not checked" for one in checked.findings)
+    raise typer.Exit(1 if any(one.bad for one in checked.findings) else 3 if nothing else 0)
 
 
 @app.command()
@@ -178,13 +179,21 @@ def price(
 def fits(
     model: Annotated[str, typer.Option(help="A built-in model, or a config.json.")] = "Kimi-K3",
     tp: Annotated[int, typer.Option(help="GPUs of one tensor parallel group.")] = 8,
-    tokens: Annotated[int, typer.Option(help="Of the KV pool.")] = 1_000_000,
-    gpu: Annotated[list[str] | None, typer.Option(metavar="PRODUCT", help="Repeatable; all if not given.")] = None,
-    weights_tb: Annotated[float | None, typer.Option(help="Weights in 10^12 bytes; by the model's widths.")] = None,
+    tokens: Annotated[int, typer.Option(help="That the KV pool holds.")] = 1_000_000,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="PRODUCT", help="GPU to look at. Repeatable; all if not given.")
+    ] = None,
+    weights_tb: Annotated[
+        float | None, typer.Option(help="Weights of the model in 10^12 bytes; computed if not given.")
+    ] = None,
     kv_dtype: Annotated[str, typer.Option(help="bf16 or fp8.")] = "bf16",
-    pool_shards: Annotated[int, typer.Option(help="GPUs that share a pool: 1, or TP with DP attention.")] = 1,
-    requests: Annotated[int, typer.Option(help="At once; each holds a state in linear layers.")] = 64,
-    reserve_gib: Annotated[float | None, typer.Option(help="For activations and graphs; as sglang's rule.")] = None,
+    pool_shards: Annotated[
+        int, typer.Option(help="GPUs that share one copy of the pool: 1, or TP with DP attention.")
+    ] = 1,
+    requests: Annotated[int, typer.Option(help="Served at once; each has a state in linear layers.")] = 64,
+    reserve_gib: Annotated[
+        float | None, typer.Option(help="Kept free for activations; sglang's rule if not given.")
+    ] = None,
     picture: PictureFile = None,
     page: PageFile = None,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from waveproof.reports import (
+    cli_calibrate,
     cli_counts,
     cli_gate_quality,
     cli_gpu_day,
@@ -29,6 +30,7 @@ app.command()(cli_counts.counts)
 app.command("gpu-day")(cli_gpu_day.gpu_day)
 app.command()(cli_perf_page.page)
 app.command()(cli_gate_quality.quality)
+app.command("calibrate")(cli_calibrate.calibrate_here)
 
 RECENT = 7
 """Runs in which a change for the worse is news, and of which each figure must be measured again."""
@@ -48,6 +50,9 @@ def nightly(
     page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write everything as an HTML page.")] = None,
     ledger: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Another than the suite's, with its signers beside it.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="What waveproof perf calibrate wrote on this machine.")
     ] = None,
     history_gates: Annotated[
         bool, typer.Option("--history-gates", help=f"A change for the worse within the last {RECENT} runs is red.")
@@ -80,11 +85,13 @@ def nightly(
     from waveproof.reports.sections import print_sections
 
     path = (ledger or LEDGER).resolve()
+    path.open("rb").close()  # without it, every figure would be taken for a new one
     with History(history) as past:  # before an hour of measuring, not after
         remembered = "" if forgetful else past.ledger_head()
         expected = past.expected(RECENT)
     signed = Ledger.load(path, path.with_name(SIGNERS.name), remembered)
-    status, benchmarks = measure(results.resolve(), path, tests or [])
+    calibrated = [f"--perf-thresholds={thresholds.resolve()}"] if thresholds else []
+    status, benchmarks = measure(results.resolve(), path, [*calibrated, *(tests or [])])
     document = json.loads(results.read_text(encoding="utf-8"))
     (run,) = runs_of(document)
     with History(history) as past:

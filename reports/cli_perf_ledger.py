@@ -93,6 +93,7 @@ def verify(
     from waveproof.perf.ledger import verify as problems_of
 
     path, known = _files(ledger, signers)
+    path.open("rb").close()  # one that was removed is not whole
     if history is not None and not remembered:
         with History(history) as past:
             remembered = past.ledger_head()
@@ -118,6 +119,7 @@ def show(
     from waveproof.reports.sections import print_sections
 
     path, known = _files(ledger, signers)
+    path.open("rb").close()
     entries = Ledger.load(path, known).entries
     wanted = set(matching(case, quantity, [one.measurement.key for one in entries]))
     shown = [one for one in entries if one.measurement.key in wanted]

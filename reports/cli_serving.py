@@ -49,7 +49,9 @@ Vocabulary = Annotated[
 AllowCached = Annotated[
     int, typer.Option(min=0, metavar="N", help="Tokens that all prompts share: a BOS, a chat template's head.")
 ]
-Seed = Annotated[int, typer.Option(help="Of the prompts: another one for each run against one server.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Of the prompts. Drawn anew for each run, since a server may remember earlier ones.")
+]
 Patience = Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="For one request.")]
 Extra = Annotated[
     list[str] | None, typer.Option(metavar="NAME=JSON", help="Put into each request; NAME= takes out. Repeatable.")
@@ -67,14 +69,15 @@ def sweep(
     base_url: BaseUrl, model: Model, state: State, resume: Resume = False, concurrency: Streams = "1,2,4,8,16,32,64",
     prompt: Prompt = 1024, output: Output = 400, per_stream: PerStream = 4, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
-    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = 0,
+    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
     timeout: Patience = 600.0, extra: Extra = None, aiperf: Program = "", page: Page = None,
 ) -> None:  # fmt: skip
     """Sweep over concurrency: speed of a stream, aggregate and its peak, time to first token, inter-token latency."""
     from waveproof.perf.serving_plan import sweep_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
+    drawn = _seed(seed, state, resume)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
     plan = sweep_plan(target, _numbers(concurrency), prompt, output, per_stream, **options)
     _finish(_run(plan, state, resume, aiperf), page)
 
@@ -87,14 +90,15 @@ def prefill(
     ] = "1024,4096,13000,32768,65536,131072,172000",
     repeats: Annotated[int, typer.Option(min=1, help="Prompts of each length.")] = 3, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
-    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = 0,
+    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
     timeout: Patience = 600.0, extra: Extra = None, aiperf: Program = "", page: Page = None,
 ) -> None:  # fmt: skip
     """Cold prompts of several lengths: time to first token, and prefill speed with and without fixed costs."""
     from waveproof.perf.serving_plan import prefill_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
+    drawn = _seed(seed, state, resume)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
     _finish(_run(prefill_plan(target, _numbers(lengths), repeats, **options), state, resume, aiperf), page)
 
 
@@ -106,14 +110,15 @@ def mixed(
     long_input: Annotated[int, typer.Option(min=2, metavar="TOKENS", help="Of the long prompts.")] = 65_536,
     longs: Annotated[int, typer.Option(min=1, help="Long prompts.")] = 3, per_stream: PerStream = 6, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
-    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = 0,
+    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
     timeout: Patience = 600.0, extra: Extra = None, aiperf: Program = "", page: Page = None,
 ) -> None:  # fmt: skip
     """Short requests alone and beside long prefills: what these do to first tokens and to gaps between tokens."""
     from waveproof.perf.serving_plan import Shape, mixed_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
+    drawn = _seed(seed, state, resume)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
     shapes = Shape(prompt, output), Shape(long_input, 2)
     plan = mixed_plan(target, *shapes, concurrency=concurrency, longs=longs, per_stream=per_stream, **options)
     _finish(_run(plan, state, resume, aiperf), page)
@@ -126,7 +131,7 @@ def speculation(
     model: Model, state: State, resume: Resume = False, concurrency: Streams = "1,2,4,8,16,32,64",
     prompt: Prompt = 1024, output: Output = 400, per_stream: PerStream = 4, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
-    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = 0,
+    text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
     timeout: Patience = 600.0, extra: Extra = None, aiperf: Program = "", page: Page = None,
 ) -> None:  # fmt: skip
     """Sweep two servers, speculation on and off: speed-ups at equal concurrency beside the acceptance length."""
@@ -135,9 +140,11 @@ def speculation(
 
     if base_url == baseline_url:
         raise WrongOption(f"--base-url and --baseline-url are both {base_url}: two servers are compared")
+    # Both are asked the same.
+    drawn = _seed(seed, state / OFF, resume)
     for name, url in ((OFF, baseline_url), (ON, base_url)):
         target = _target(url, model, endpoint, api_key_env, label)
-        options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
+        options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
         plan = sweep_plan(target, _numbers(concurrency), prompt, output, per_stream, **options)
         _run(plan, state / name, resume and (state / name / "plan.json").is_file(), aiperf)
     report(state, page)
@@ -163,9 +170,28 @@ def report(
 
 
 def _target(base_url: str, model: str, endpoint: Endpoint, api_key_env: str, label: str) -> Any:
+    import os
+
     from waveproof.perf.serving_plan import Target
 
+    if api_key_env and not os.environ.get(api_key_env):
+        # What was given may be the key itself, so that it is not repeated.
+        raise WrongOption("--api-key-env names an environment variable that holds the key; there is none of that name")
     return Target(base_url, model, "chat" if endpoint is Endpoint.CHAT else "completions", api_key_env, label)
+
+
+def _seed(given: int | None, state: Path, resume: bool) -> int:
+    """As given; else that of the run that goes on; else a new one."""
+    from secrets import randbelow
+
+    from waveproof.perf.serving_plan import plan_from_json
+
+    if given is not None:
+        return given
+    begun = state / "plan.json"
+    if resume and begun.is_file():
+        return plan_from_json(begun.read_text(encoding="utf-8")).seed
+    return randbelow(1 << 31)
 
 
 def _options(

@@ -332,9 +332,11 @@ def claim_section(figures: Mapping[str, claims.Figure], rulings: Sequence[claims
             ),
             Table(
                 "What would reconcile a speed with a time",
-                ("case", "first tok/s", "last tok/s", "share of n^2", "or fixed s", "average tok/s"), tuple(rows),
-                "Either t = a n + b n^2, so that the speed falls with the tokens before (first to last, and the "
-                "share of the time that b n^2 takes); or the speed stays and something fixed takes the rest.",
+                ("case", "first tok/s", "last tok/s", "time in b n^2", "or fixed seconds", "average tok/s"),
+                tuple(rows),
+                "Two ways to explain why the average is below the first speed. Either each token attends to all before "
+                "it, so that the speed falls: n tokens take a n + b n^2 seconds. Or the speed stays, and something "
+                "else takes so many seconds of each prompt.",
                 (1, 2, 3, 4),
             ),
         ),

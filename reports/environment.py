@@ -49,7 +49,7 @@ def environment_lines(versions: Mapping[str, str] | None = None) -> dict[str, st
 
     """
     versions = dict(versions or {})
-    lines = {"OS": _operating_system(), "CPU": _processor(), "GPU": _gpus()}
+    lines = {"OS": _operating_system(), "CPU": processor(), "GPU": _gpus()}
     lines["Python"] = versions.pop("python", platform.python_version())
     for name in _DISTRIBUTIONS:
         found = versions.pop(name, "")
@@ -133,7 +133,8 @@ def _operating_system() -> str:
     return f"{name}, {platform.system()} {platform.release()}, {platform.machine()}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The CPU's model and how many logical cores it has, as far as the system says."""
     with contextlib.suppress(OSError):
         models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
         if models:

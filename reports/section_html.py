@@ -53,7 +53,7 @@ LONG = 40
 """Rows from which on a table scrolls in a box of its own on the screen; on paper all of it is printed."""
 
 _OUTCOME = re.compile(rf"({'|'.join(OUTCOMES)})(?=$|[:,;]| \()", re.IGNORECASE)
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIGNATURE, _END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -201,8 +201,9 @@ def _table(table: Table) -> ShownTable:
 
 def _picture(picture: Picture) -> ShownPicture:
     # https://www.w3.org/TR/png-3/#11IHDR: the first chunk, with width and height at offsets 16 and 20.
-    if not picture.png.startswith(_SIGNATURE) or len(picture.png) < 24:
-        raise BadPicture(f"picture {picture.name!r} is no PNG: it begins with {picture.png[:8]!r}")
+    if not picture.png.startswith(_SIGNATURE) or not picture.png.endswith(_END) or len(picture.png) < 24:
+        told = f"it begins with {picture.png[:8]!r} and ends with {picture.png[-8:]!r}"
+        raise BadPicture(f"picture {picture.name!r} is no PNG, or not all of one: {told}")
     pixels: tuple[int, int] = struct.unpack(">II", picture.png[16:24])
     width, height = (max(1, round(one * 96 / DPI)) for one in pixels)
     source = f"data:image/png;base64,{base64.b64encode(picture.png).decode()}"

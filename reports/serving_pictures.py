@@ -46,17 +46,20 @@ def concurrency_picture(result: SweepResult) -> Picture | None:
         above.set(ylabel="tok/s of a stream", title=f"{result.plan.target.model}: {_shape(result)}", ylim=(0, None))
         totals = [point.aggregate_tok_s for point in points]
         below.plot(streams, totals, color=GREEN, marker="s")
-        below.plot([best.concurrency], [best.aggregate_tok_s], marker="*", markersize=16, color=GREEN, linestyle="")
+        # On top of the line, and whole where it stands at an edge.
+        star = {"marker": "*", "markersize": 16, "color": GREEN, "linestyle": "", "clip_on": False, "zorder": 5}
+        below.plot([best.concurrency], [best.aggregate_tok_s], **star)
         at_end = best.concurrency == max(streams)
         below.annotate(
             f"{best.aggregate_tok_s:.4g} tok/s at {best.concurrency}{' (end of the sweep)' if at_end else ''}",
             (best.concurrency, best.aggregate_tok_s),
-            xytext=(0, 10),
+            xytext=(0, 13),
             textcoords="offset points",
             ha="left" if best.concurrency == streams[0] else "right" if at_end else "center",
+            va="bottom",
         )
         # Room for what is said above the peak.
-        below.set(ylabel="tok/s, all streams", xlabel="requests at once", ylim=(0, 1.25 * best.aggregate_tok_s))
+        below.set(ylabel="tok/s, all streams", xlabel="requests at once", ylim=(0, 1.4 * best.aggregate_tok_s))
         for axes in (above, below):
             _refused(axes, refused)
         plain_log(below.xaxis, sorted({*streams, *refused}), base=2)

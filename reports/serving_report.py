@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from waveproof.perf.serving import PointResult, SweepResult
 from waveproof.perf.serving_figures import NoFigures, Percentiles, disturbance, prefill
+from waveproof.perf.serving_privacy import without_places
 from waveproof.perf.serving_speculation import SpeedUp
 from waveproof.reports.sections import Section, Table
 from waveproof.reports.serving_pictures import concurrency_picture, prefill_picture, speculation_picture
@@ -14,9 +16,19 @@ REFUSED = "REFUSED"
 
 
 def serving_sections(result: SweepResult, pictures: bool = True) -> tuple[Section, ...]:
-    """What a run came to; pictures are left out for a terminal."""
+    """What a run came to; pictures are left out for a terminal. Nothing in it tells on whose machines it was."""
     made = {"sweep": _sweep, "prefill": _prefill, "mixed": _mixed}[result.plan.kind](result, pictures)
-    return (made, *_refused(result))
+    return tuple(_without_places(one, result) for one in (made, *_refused(result)))
+
+
+def _without_places(one: Section, result: SweepResult) -> Section:
+    def quiet(text: str) -> str:
+        return without_places(text, result.plan.target)
+
+    tables = tuple(
+        replace(table, rows=tuple(tuple(quiet(cell) for cell in row) for row in table.rows)) for table in one.tables
+    )
+    return replace(one, lead=quiet(one.lead), tables=tables, warnings=tuple(quiet(text) for text in one.warnings))
 
 
 def speculation_sections(
@@ -66,35 +78,35 @@ def _sweep(result: SweepResult, pictures: bool) -> Section:
 
 def _points(result: SweepResult) -> Table:
     columns = (
-        "at once", "requests", "a stream tok/s", "slowest 1 %", "all tok/s", "full load", "TTFT s p50/p90/p99",
-        "ITL ms p50/p90/p99", "latency s p50", "accepted", "verdict",
+        "at once", "verdict", "requests", "a stream tok/s", "slowest 1 %", "all tok/s", "full load",
+        "TTFT s p50/p90/p99", "ITL ms p50/p90/p99", "latency s p50", "accepted",
     )  # fmt: skip
     note = (
         "a stream: 1 / mean inter-token latency, median over requests [95 % by bootstrap within this run]. all: output "
         "tokens over the whole point; full load: while all streams were busy. accepted: tokens a verification step."
     )
-    return Table("", columns, tuple(_row(one, len(columns)) for one in result.points), note, tuple(range(10)))
+    return Table("", columns, tuple(_row(one, len(columns)) for one in result.points), note, (0, *range(2, 11)))
 
 
 def _row(one: PointResult, columns: int) -> tuple[str, ...]:
     found = one.figures
     if found is None:
-        rules = ", ".join(refusal.rule for refusal in one.refusals)
-        cells = [str(one.point.concurrency), f"{len(one.requests)} of {len(one.point.shapes)}"]
-        return (*cells, *["-"] * (columns - 3), f"{REFUSED}, broken: {rules}")
+        # By which rules is said below, in a table of its own: the verdict has to be seen before the page's edge.
+        cells = (str(one.point.concurrency), REFUSED, f"{len(one.requests)} of {len(one.point.shapes)}")
+        return (*cells, *["-"] * (columns - len(cells)))
     length = one.acceptance_length
     return (
         str(found.concurrency),
+        "reported",
         str(found.requests),
-        f"{found.per_stream_tok_s:.2f}{_interval(found.stream_interval, '.2f')}",
-        f"{found.slowest_stream_tok_s:.2f}",
+        f"{found.per_stream_tok_s:.2f}{_interval(found.stream_interval, '.2f')}" if found.stream_rates else "-",
+        f"{found.slowest_stream_tok_s:.2f}" if found.stream_rates else "-",
         f"{found.aggregate_tok_s:.1f}",
         "-" if found.full_load_tok_s is None else f"{found.full_load_tok_s:.1f}",
         _three(found.ttft, 1.0, ".3f"),
         "-" if found.itl is None else _three(found.itl, 1e3, ".1f"),
         f"{found.latency.p50:.2f}",
         "-" if length is None else f"{length:.2f}",
-        "reported",
     )
 
 
@@ -122,7 +134,11 @@ def _prefill(result: SweepResult, pictures: bool) -> Section:
             "of time over length (Theil-Sen)"
         )
         fixed = found.fixed_seconds or 0.0
-        lead += f", with {fixed:.3f} s of fixed costs." if fixed > 0 else "; fixed costs cannot be told."
+        lead += (
+            f", with {fixed:.3f} s of fixed costs."
+            if fixed > 0
+            else f"; it begins at {fixed:.3f} s: time grows faster than length, and no fixed costs can be told."
+        )
     drawn = (prefill_picture(result, found),) if pictures else ()
     table = Table("", columns, rows, note, (0, 1, 2, 3, 4, 5))
     return Section("Cold prefill", lead, (table,), drawn, (*warnings, *found.warnings))
@@ -179,7 +195,9 @@ def _refused(result: SweepResult) -> tuple[Section, ...]:
 
 def _asked(result: SweepResult) -> str:
     target = result.plan.target
-    return f"{target.model} at {target.root}{f' ({target.label})' if target.label else ''}:"
+    began = sorted(str(one.facts.get("started") or "") for one in result.points)
+    when = f", measured from {began[0].replace('T', ' ').replace('+00:00', ' UTC')} on" if began and began[0] else ""
+    return f"{target.model} at {target.root}{f' ({target.label})' if target.label else ''}{when}:"
 
 
 def _told(result: SweepResult) -> tuple[str, ...]:

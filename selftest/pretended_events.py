@@ -6,6 +6,7 @@ known exactly. There is one cache: a kernel is slower when its data was overwrit
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,8 @@ class PretendedGPU:
     replays: int = 0
     waits: int = 0
     flushes: int = 0
+    elsewhere: float = 0.0
+    """Real seconds for which another stream is busy after the events of a sample."""
     cached: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     """Kernels and flushes in the order in which they ran."""
@@ -68,7 +71,12 @@ class PretendedGPU:
         self.log.append("flush")
 
     def synchronize(self) -> None:
-        """Waits, which a capture does not allow."""
+        """Waits for all streams, which a capture does not allow."""
+        self.wait()
+        time.sleep(self.elsewhere)
+
+    def wait(self) -> None:
+        """For the stream on which there are events."""
         if self._captured is not None:
             raise CaptureFailed("operation not permitted when stream is capturing")
         self.waits += 1
@@ -121,7 +129,7 @@ class _Event:
         self.at = self.gpu.seconds
 
     def synchronize(self) -> None:
-        self.gpu.synchronize()
+        self.gpu.wait()
         self.waited = True
 
     def elapsed_time(self, end: _Event) -> float:

@@ -160,6 +160,12 @@ class TestThrottled:
         before = replace(quiet(), throttled={"package": 5})
         assert throttled(before, replace(before, **change)) == (note,)
 
+    def test_what_was_unknown_before_cannot_be_compared(self) -> None:
+        """Counters that were read afterwards alone may have grown."""
+        counted = replace(quiet(), throttling=None, throttled={"heat": 7})
+        (note,) = throttled(replace(counted, throttled=None), counted)
+        assert note == "unknown of the clocks: throttling (pretended)"
+
     def test_a_throttled_first_half_is_told_too(self) -> None:
         assert throttled(replace(quiet(), throttling=("heat",)), quiet()) == ("throttled: heat (pretended)",)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,10 +20,12 @@ from waveproof.kernels.providers.registry import builtin_implementations
 from waveproof.kernels.runtimes.process import Crashed, Outcome, Worker
 from waveproof.perf import counts, growth, growth_ladders, pairs
 from waveproof.perf.counted_cases import CASES, attention
-from waveproof.perf.counts import CountCase, Counted, Launch
+from waveproof.perf.counts import CountCase, Counted, Launch, NotCounted
 from waveproof.perf.figures_renorm import WrongResult
+from waveproof.perf.host_traffic import operations, with_traffic
 from waveproof.perf.records import BadMeasurement, Place, from_json, to_json
 from waveproof.reports import counts_tables
+from waveproof.reports.cli_counts import exit_status
 from waveproof.reports.growth_picture import growth_picture
 from waveproof.selftest.mutants.counts import DECODE, FAST, GENERIC, KEYS, SLOW, counted, counts_of, guarded
 
@@ -99,6 +103,18 @@ class TestGrowth:
         with pytest.raises(growth.TooFewSizes):
             growth.judge_linear(sizes, grown, tile)
 
+    def test_what_a_ladder_adds(self) -> None:
+        """One exact figure a quantity: pages that are skipped at the last size are an improvement that is not one."""
+        ladder = growth_ladders.LADDERS[0]
+        found = {
+            case.name: Counted(case.name, (Launch("k", {"bytes": 10 * size}),), Place("emulate", "gfx950"))
+            for size, case in zip(ladder.sizes, ladder.cases, strict=True)
+        }
+        added = {one.quantity.name: one for one in growth_ladders.added(ladder, found)}
+        assert added["bytes"].values == (10.0 * (ladder.sizes[-1] - ladder.sizes[0]),)
+        assert added["bytes"].case == "growth/decode/waveproof/keys 4,096-16,384"
+        assert added["mfma"].values == (0.0,)
+
     def test_no_exponent_without_a_common_ratio(self) -> None:
         with pytest.raises(growth.TooFewSizes, match="common ratio"):
             growth.exponent((1, 2, 3), (1, 2, 3))
@@ -119,9 +135,20 @@ class _Answering(Worker):
         return self.answer
 
 
+def pair_of(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """An implementation with two results."""
+    return x @ x, 1
+
+
+def report(*names: str) -> torch.Tensor:
+    """Of a watched call: what torch did."""
+    said = [{"name": name, "bytes_read": 8, "bytes_written": 2} for name in names]
+    return torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+
+
 def outcome_of(call: Call, factor: float = 1.0, **changes: Any) -> Outcome:
     attended = reference(call)
-    outputs = (attended.output * factor).bfloat16(), attended.lse.float()
+    outputs = (attended.output * factor).bfloat16(), attended.lse.float(), report("sub", "set_")
     return Outcome(
         **{"outputs": outputs, "error": None, "incidents": (), "launches": (LAUNCH,), "seconds": 0.0} | changes
     )
@@ -142,15 +169,33 @@ class TestCounts:
         monkeypatch.setattr(counts, "copies", lambda queries, heads: 1000 * queries + heads)
         case = attention("mla_decode", "waveproof", 1, keys=24)
         outcome = outcome_of(case.make())
-        found = counts.count(_Answering(Outcome(outcome.outputs[:1], None, (), (LAUNCH,), 0.0)), case)
+        outputs = outcome.outputs[0], outcome.outputs[-1]
+        found = counts.count(_Answering(Outcome(outputs, None, (), (LAUNCH,), 0.0)), case)
         assert found.total("bytes") == 4400 + 1012
+
+    def test_what_torch_computes_is_named(self) -> None:
+        """A product of matrices on the host has no launch; it is a fallback all the same."""
+        outcome = outcome_of(self.case.make())
+        outputs = *outcome.outputs[:2], report("bmm", "sub", "_softmax", "bmm")
+        found = counts.count(_Answering(Outcome(outputs, None, (), (LAUNCH,), 0.0)), self.case)
+        assert found.torch_roles == ("matmul", "softmax")
+        assert [one.kind for one in found.ran[-2:]] == ["torch", "torch"]
+
+    def test_a_stand_in_is_watched_itself(self) -> None:
+        """And not the provider that it stands in for; of several results, all."""
+        stand_in = replace(builtin_implementations()[0], load=f"{__name__}:{pair_of.__name__}")
+        location = with_traffic(stand_in).load
+        module, _, name = location.rpartition(":")
+        one, two, said = getattr(importlib.import_module(module), name)(torch.ones(2, 2))
+        assert (one.sum(), two) == (8, 1)
+        assert [(done.name, done.role) for done in operations(said) if done.role] == [("mm", "matmul")]
 
     @pytest.mark.parametrize(
         ("changes", "why"),
         [
             ({"factor": 1.5}, "allowed"),
             ({"launches": ()}, "launched no kernel"),
-            ({"outputs": ()}, "0 where|no output|nothing"),
+            ({"outputs": (report(),)}, "no output|nothing|missing"),
             ({"error": {"type": "ValueError", "message": "no"}}, "raised ValueError: no"),
         ],
     )
@@ -166,12 +211,13 @@ class TestCounts:
         assert figures == {"launches": 1, "vgpr": 96, "vgpr_spill": 0, "scratch_bytes": 0, "lds_allocated": 512}
 
     def test_measurements(self) -> None:
-        """Exact, by launch, readable again; what is 0 and may be anything is left out."""
+        """Exact, by launch, readable again; what is 0 too, so that its baseline is asked for."""
         found = counted(DECODE, (10, 0))
         measured = tuple(found.measurements())
         assert [(one.case, one.quantity.name, one.values) for one in measured] == [
             ("mla_decode", "launches", (2,)),
             (f"mla_decode/1:{DECODE[0]}", "wave_instructions", (10.0,)),
+            (f"mla_decode/2:{DECODE[1]}", "wave_instructions", (0.0,)),
         ]
         assert all(one.quantity.exact for one in measured)
         assert from_json(to_json(measured)) == measured
@@ -262,6 +308,25 @@ class TestReport:
     def test_nothing_was_counted(self) -> None:
         section = counts_tables.section("gfx950", {})
         assert not any(table.rows for table in section.tables)
+
+    def test_what_is_missing_is_said_once(self) -> None:
+        """A package that is not there is one line, and each fault one of its own."""
+        absent = [NotCounted(f"decode/{n}", "emulate", "gfx950", "sglang not installed", False) for n in range(3)]
+        faults = [NotCounted(f"decode/{n}", "emulate", "gfx950", "crashed", True) for n in range(2)]
+        section = counts_tables.section("gfx950", {}, missing=[*absent, *faults])
+        assert section.warnings == (
+            "not counted, sglang not installed: 3 calls, decode/0 among them",
+            "decode/0 on emulate gfx950: crashed",
+            "decode/1 on emulate gfx950: crashed",
+        )
+
+    @pytest.mark.parametrize(
+        ("broken", "counted", "missing", "status"),
+        [(False, 9, 0, 0), (False, 9, 1, 3), (True, 9, 1, 1), (False, 0, 9, 2), (True, 0, 9, 1)],
+    )
+    def test_exit_status(self, broken: bool, counted: int, missing: int, status: int) -> None:
+        """What could not be counted is not green."""
+        assert exit_status(broken, counted, missing) == status
 
     def test_picture(self, synthetic: dict[str, Counted]) -> None:
         picture = growth_picture("gfx950", synthetic)

@@ -285,6 +285,20 @@ def test_check_ends_red_on_a_wrong_cell_only(tmp_path: Path) -> None:
     result = RUN.invoke(app, ["check", str(file)])
     assert result.exit_code == 1
     assert "it fits with 8 GPUs" in " ".join(result.output.split())
+    file.write_text("product,gpus,tok/s\nA,8,952\n")
+    assert RUN.invoke(app, ["check", str(file)]).exit_code == 3, "nothing was recomputed, which is not well"
+
+
+def test_points_before_threes_separate_thousands_where_nothing_else_fits() -> None:
+    checked = check_text("product;gpus;aggregate;price;tokens per $\nA;8;1.568;6;117.600\nB;8;952.381;1;428.571.450\n")
+    assert [one.verdict for one in checked.findings] == ["consistent", "consistent"]
+
+
+def test_capital_that_costs_next_to_nothing() -> None:
+    owned = Ownership(30_000, 4, 1000, 0.1, 1.2, 0.6, residual_share=0.1)
+    for rate in (1e-17, 1e-12, 1e-9):
+        cheap = replace(owned, cost_of_capital_per_year=rate)
+        assert cheap.capital_usd_per_gpu_hour == pytest.approx(owned.capital_usd_per_gpu_hour, rel=1e-6)
 
 
 def test_commands_print_what_they_must_show() -> None:

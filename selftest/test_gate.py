@@ -20,12 +20,22 @@ from waveproof.perf.gate import (
     judge_pairs,
     judge_ratio,
     judge_unpaired,
+    most_slow,
     pairs_needed,
 )
-from waveproof.perf.gate_trials import COARSE, TROUBLED, let_through, like_pairs, not_to_be_judged, ours, trials
+from waveproof.perf.gate_trials import (
+    COARSE,
+    TROUBLED,
+    leaves_behind,
+    let_through,
+    like_pairs,
+    not_to_be_judged,
+    ours,
+    trials,
+)
 from waveproof.perf.measure import BadSamples, PairedSamples
 from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place
-from waveproof.perf.sign_flips import BadRule, Rule, critical_rank, decide, shift_intervals
+from waveproof.perf.sign_flips import BadRule, Rule, carried_over, critical_rank, decide, shift_intervals
 from waveproof.perf.thresholds import (
     LEAST_TOLERANCE,
     BadCalibration,
@@ -156,6 +166,45 @@ def test_faster_than_the_floor_is_red_even_where_both_sides_are() -> None:
     assert judge_pairs(like_pairs(), "case", 0.005, floor_seconds=1e-4).outcome == "pass"
 
 
+def test_a_change_of_exactly_the_tolerance_is_let_pass_and_of_what_is_to_be_found_is_not() -> None:
+    base = np.full((1, 20), 3e-6)
+    for factor in (1.02, 1.05):
+        for candidate, baseline in ((factor * base, base), (base, factor * base)):
+            (outcome,) = ours(candidate, baseline, Rule(0.02, looks=(20,)))
+            assert outcome == "pass" if factor == 1.02 else outcome in ("regress", "improve")
+    (outcome,) = ours(1.05 * base, base, Rule(0.0499999, looks=(20,)))
+    assert outcome != "pass"
+
+
+def test_a_pass_says_how_many_slow_calls_it_cannot_see() -> None:
+    """None slow of 20: at most 0.05 ** (1 / 20) = 0.861 of the calls are quick for sure."""
+    assert most_slow(0, 20) == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert most_slow(20, 20) == 1
+    assert "so that up to 14 % of its calls may be" in judge_pairs(like_pairs(), "case", 0.005).reason
+
+
+def test_more_pairs_than_can_be_held_are_refused_at_once() -> None:
+    coins = tuple(bool(one) for one in np.random.default_rng(1).random(5000) < 0.5)
+    with pytest.raises(BadRule, match="5000 pairs: at most 1000"):
+        judge_ratio(PairedSamples((1.0,) * 5000, (2.0,) * 5000, coins, 1), "case", 2.0)
+
+
+def test_what_a_call_leaves_behind_is_found_whatever_drifts_and_not_invented() -> None:
+    """At 1 in 20: 400 runs without find at most 37 with probability 0.9999, those with 10 % behind each are found."""
+    found = 0
+    for name in ("ramp", "bimodal", "warmed", "heavy_tailed"):
+        pairs = in_pairs(trace_of(name), np.random.default_rng(17), 100, 40, 1.05)
+        rows = zip(pairs.candidate, pairs.baseline, pairs.candidate_first, strict=True)
+        found += sum(carried_over(*row) < 0.05 for row in rows)
+    assert found <= int(binom.isf(1e-4, 400, 0.05))
+    samples = leaves_behind(0.06, 0.12)
+    sides = np.array(samples.candidate), np.array(samples.baseline)
+    assert carried_over(*sides, np.array(samples.candidate_first)) < 1e-3
+    ruling = judge_pairs(samples, "case", 0.005)
+    assert ruling.outcome == "inconclusive"
+    assert ruling.reason.startswith("calls change what the next one takes")
+
+
 def test_blocks_with_one_coin_each_are_judged_as_blocks() -> None:
     pairs = in_pairs(trace_of("walk"), np.random.default_rng(8), 1, 160, 1.05).samples(0)
     coins = np.repeat(np.random.default_rng(9).random(40) < 0.5, 4)
@@ -265,9 +314,10 @@ def test_a_quiet_case_keeps_the_least_tolerance_and_knows_its_pairs(tmp_path: Pa
     assert found.tolerance <= 2 * LEAST_TOLERANCE
     assert found.noise == pytest.approx(math.sqrt(2) * 0.01, rel=0.2)
     assert found.pairs_for_5_percent == 20
-    save_thresholds(tmp_path / "thresholds.json", {"case": found})
-    assert load_thresholds(tmp_path / "thresholds.json") == {"case": found}
-    (tmp_path / "thresholds.json").write_text('{"schema": 1, "thresholds": {"case": {"runs": 20}}}')
+    kept = {("case", ("hip", "gfx950", "AMD Instinct MI355X")): found}
+    save_thresholds(tmp_path / "thresholds.json", kept)
+    assert load_thresholds(tmp_path / "thresholds.json") == kept
+    (tmp_path / "thresholds.json").write_text('{"schema": 1, "thresholds": [{"case": "case", "runs": 20}]}')
     with pytest.raises(BadCalibration, match=r"thresholds\.json: no thresholds"):
         load_thresholds(tmp_path / "thresholds.json")
     with pytest.raises(BadCalibration, match="9 A/A runs"):

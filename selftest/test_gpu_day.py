@@ -141,6 +141,14 @@ class TestTrial:
         result = run(PretendedStation(fails={step: CRASH}))
         assert (result.state, result.reasons) == ("red", (str(CRASH),))
 
+    @pytest.mark.parametrize("step", ["open", "kernels"])
+    def test_what_nobody_expected_ends_its_trial_and_not_the_day(self, step: str) -> None:
+        station = PretendedStation(fails={step: ValueError("no range of mla_decode in the trace")})
+        day, kept = day_of(station, [trial("a"), trial("b")])
+        assert [one.state for one in day.results] == ["red", "red"]
+        assert day.results[0].reasons == ("ValueError: no range of mla_decode in the trace",)
+        assert len(kept) == 2
+
     def test_a_missing_side_starts_nothing(self) -> None:
         station = PretendedStation(missing={FAST: "aiter not installed"})
         result = run(station)
@@ -183,7 +191,7 @@ class TestBudget:
         day_of(station, [trial("a")], 12.0)
         assert station.granted == [pytest.approx(12.0 - at) for at in range(10)]
 
-    @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan")])
+    @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
     def test_no_budget(self, budget: float) -> None:
         with pytest.raises(BadBudget, match="must be positive"):
             day_of(PretendedStation(), [trial()], budget)

@@ -90,6 +90,15 @@ def test_several_may_write(tmp_path: Path) -> None:
         assert len(one.runs()) == len(other.runs()) == 2
 
 
+def test_an_edited_copy_of_a_run_is_refused(tmp_path: Path) -> None:
+    run = Run("0" * 16, FIRST.replace(microsecond=5), (count(8840.0),))
+    with History(tmp_path / "h.db") as history:
+        assert history.add([run, replace(run, id="1" * 16)]) == 1, "written anew, the same is the same"
+        with pytest.raises(BadHistory, match="run 0000000000000000 is there with other contents"):
+            history.add([replace(run, id="2" * 16, measurements=(count(8000.0),))])
+        assert history.add([replace(run, id="3" * 16, source="pytest-benchmark")]) == 1
+
+
 def test_a_refused_run_leaves_no_trace(tmp_path: Path) -> None:
     bad = Run("2" * 16, FIRST, (SAMPLES,), (replace(STALE, effect=math.nan),))
     with History(tmp_path / "h.db") as history:
@@ -223,8 +232,10 @@ def test_what_was_not_measured_is_not_green(tmp_path: Path) -> None:
     full = Run("0" * 16, FIRST, (count(1.0), count(1.0, "other"), SAMPLES), passes)
     half = replace(full, id="1" * 16, measurements=(count(1.0),))
     with History(tmp_path / "h.db") as history:
-        history.add([full, replace(full, id="2" * 16, rulings=())])
-        earlier = history.expected(1)
+        history.add([replace(full, id=f"{number:016x}") for number in range(4)])
+        history.add([replace(full, id="a" * 16, measurements=(count(1.0, "of one day"),))])
+        history.add([replace(full, id="b" * 16, measurements=(count(1.0, "not gated"),) * 2, rulings=())])
+        earlier = history.expected(7)
     assert len(earlier) == 3
     assert not_measured(full, earlier, Ledger((), "")) == []
     missing = not_measured(half, earlier, Ledger((), ""))

@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from waveproof.fixtures.inspection import Inspection
 from waveproof.golden.judges.judgement import Nonconformance
+from waveproof.perf.conftest import _refuse
 from waveproof.perf.history import History
 from waveproof.perf.ledger import BadLedger, Ledger, NotAccepted, accept, verify
 from waveproof.perf.night import Night, section_fields, section_of
@@ -139,6 +141,7 @@ def test_a_key_with_a_passphrase(tmp_path: Path) -> None:
     ("text", "rule"),
     [("ann ssh-ed25519", "2: a line is NAME"), ("ann ssh-ed25519 AAAA", "2: a line is NAME"),
      ("bob " + key_of("ann")[1][4:], "2: bob has the key of ann")],
+    ids=["no-key", "no-base64", "key-of-another"],  # keys are made anew in each process
 )  # fmt: skip
 def test_signers_that_cannot_be_read(tmp_path: Path, text: str, rule: str) -> None:
     (tmp_path / "signers").write_text(f"{key_of('ann')[1]} ann@example\n{text}\n")
@@ -227,6 +230,26 @@ def test_a_remembered_line_must_be_there(made: Books) -> None:
     made.write(made.lines[:3])
     (problem,) = made.problems(remembered)
     assert (problem.rule, problem.line) == ("removed", 3)
+
+
+@pytest.mark.parametrize("spoilt", ["ledger", "missing ledger", "signers", "history", "results"])
+def test_a_session_refuses_first_what_it_could_not_end_with(made: Books, tmp_path: Path, spoilt: str) -> None:
+    option = Namespace(
+        perf_ledger=made.path, perf_results=tmp_path / "new" / "r.json", perf_history=None, collectonly=False
+    )
+    _refuse(option, Night(made.path, made.signers))
+    if spoilt == "ledger":
+        made.write(made.lines[:-1], "")
+    elif spoilt == "missing ledger":
+        option.perf_ledger = tmp_path / "typo.jsonl"
+    elif spoilt == "signers":
+        made.signers.write_bytes(b"\xff\xfe")
+    elif spoilt == "history":
+        option.perf_history = made.path
+    else:
+        option.perf_results = made.path / "r.json"
+    with pytest.raises(pytest.UsageError):
+        _refuse(option, Night(made.path, made.signers))
 
 
 HELD = """

@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from waveproof.fixtures.products import UnknownProduct
 from waveproof.kernels.operators.contract import Call
 from waveproof.perf import device_timing
 from waveproof.perf.device_timing import DeviceClock, HostClock, NotCapturable
-from waveproof.perf.instruments import Instruments, WrongClock, calibrate, instruments_for
+from waveproof.perf.instruments import Instruments, WrongClock, calls_per_sample, instruments_for
 from waveproof.perf.measure import BadPlan, BadSamples, PairedSamples, PairPlan, measure_pair
 from waveproof.perf.records import Place
 from waveproof.perf.timing_refusals import Compiled, DegenerateInputs, refuse_degenerate
@@ -74,6 +75,16 @@ class TestOrder:
         assert (len(samples), seen) == (20, [10, 20])
         assert samples.candidate_first == timed(PairPlan(pairs=20, clock="device")).candidate_first
 
+    @pytest.mark.parametrize(("candidate", "calls"), [(0.45e-3, (3, 3)), (0.02e-3, (30, 3))])
+    def test_sides_that_are_much_alike_have_as_many_calls(self, candidate: float, calls: tuple[int, int]) -> None:
+        """Half a millisecond is due and a fifth more: two calls of 450 us, three of 210 us."""
+        gpu = PretendedGPU()
+        sides = gpu.kernel("candidate", candidate), gpu.kernel("baseline", 0.21e-3)
+        samples = measure_pair(*sides, replace(DEVICE, pairs=2), instruments=instruments(gpu))
+        assert samples.calls == calls
+        assert samples.candidate == pytest.approx([candidate] * 2)
+        assert samples.resolution == pytest.approx(device_timing.EVENT_RESOLUTION / 3)
+
 
 class TestHost:
     def test_a_fifth_more_is_seen(self) -> None:
@@ -89,7 +100,7 @@ class TestHost:
         """The figure is of one call however many a sample holds."""
         clock = HostClock()
         calls = (partial(sum, range(100)),)
-        number = calibrate(clock, calls, 1000 * clock.resolution(), 100_000)
+        number = calls_per_sample(clock, calls, 1000 * clock.resolution(), 100_000)
         assert number > 5
         samples = measure_pair(calls[0], partial(sum, range(1000)), PairPlan(pairs=5), instruments=HOST)
         assert samples.calls[0] > samples.calls[1] >= 1
@@ -127,7 +138,7 @@ class TestDevice:
         """Half a microsecond's resolution a thousand times over: 0.5 ms, of kernels of 10 us."""
         gpu = PretendedGPU()
         clock = DeviceClock(gpu)
-        assert 50 <= calibrate(clock, [gpu.kernel("k", 1e-5)], 1000 * clock.resolution(), 10**6) <= 65
+        assert 50 <= calls_per_sample(clock, [gpu.kernel("k", 1e-5)], 1000 * clock.resolution(), 10**6) <= 65
 
     def test_a_graph_holds_all_calls_of_a_sample(self) -> None:
         gpu = PretendedGPU()
@@ -362,7 +373,7 @@ class TestSamples:
     def test_as_measurements(self) -> None:
         candidate, baseline = self.samples.measurements("new", "old", Place("hip", "gfx950"))
         assert (candidate.case, candidate.values, baseline.values) == ("new", (2.0, 3.0, 4.0), (1.0, 6.0, 4.0))
-        assert candidate.notes == ("warm", "clock: device events")
+        assert candidate.notes == ("warm", "clock: device events", "coins: seed 7")
         assert not candidate.quantity.higher_is_better
 
 

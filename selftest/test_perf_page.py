@@ -163,9 +163,10 @@ def test_a_picture_says_what_it_shows(reader: Reader) -> None:
     assert picture["width"] == picture["height"] == "1"
 
 
-def test_what_is_no_png_is_refused() -> None:
+@pytest.mark.parametrize("png", [b"<svg onload='alert(1)'/>", PIXEL[:-1], PIXEL[:8], b""])
+def test_what_is_no_png_is_refused(png: bytes) -> None:
     with pytest.raises(BadPicture, match="'harm' is no PNG"):
-        render_perf_page([Section("s", pictures=(Picture("harm", b"<svg onload='alert(1)'/>", "c"),))], "t", WHEN)
+        render_perf_page([Section("s", pictures=(Picture("harm", png, "c"),))], "t", WHEN)
 
 
 def test_text_stays_text() -> None:

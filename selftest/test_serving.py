@@ -78,8 +78,15 @@ def test_differences_name_what_differs_with_both_values() -> None:
     ("wrong", "message"),
     [
         (lambda: Target("localhost:1", "m"), "neither http"),
+        (lambda: Target("http://joe:secret@h/v1", "m"), "^a base URL has no user, password or query: it is written"),
+        (lambda: small_plan((1,), extra=(("max_tokens", 2),)), "max_tokens: not to be put into requests"),
+        (
+            lambda: prompts_of(replace(small_plan((1,)), prompts=Prompts((0, 10))), "concurrency-0001", 2),
+            "begun 2 times before",
+        ),
         (lambda: Shape(0, 1), "0 tokens in"),
         (lambda: Point("p", 3, (Shape(1, 1),)), "1 requests cannot keep 3 streams busy"),
+        (lambda: Point("../p", 1, (Shape(1, 1),)), "letters, digits and hyphens"),
         (lambda: small_plan(()), "a plan has points"),
         (lambda: sweep_plan(Target("http://h", "m", "chat"), (1,)), "need a tokenizer"),
         (lambda: sweep_plan(TARGET, (64,), prompts=Prompts((0, 100))), "258 prompts that begin with different tokens"),
@@ -102,6 +109,13 @@ def test_no_two_prompts_of_a_plan_begin_with_one_token() -> None:
     assert prompts_of(plan, "concurrency-0002") == prompts_of(plan, "concurrency-0002")
     other = replace(plan, seed=1)
     assert prompts_of(plan, "concurrency-0002") != prompts_of(other, "concurrency-0002")
+
+
+def test_prompts_of_another_attempt_begin_with_tokens_that_were_never_sent() -> None:
+    plan = small_plan((1, 2))
+    names = [point.name for point in plan.points]
+    made = [prompt.content for attempt in range(3) for name in names for prompt in prompts_of(plan, name, attempt)]
+    assert len({content[0] for content in made}) == len(made) == 3 * 12
 
 
 def test_mixed_traffic_has_its_long_prompts_between_short_ones() -> None:
@@ -238,6 +252,29 @@ def test_long_prefills_disturb_short_answers() -> None:
 def test_planted_fault_breaks_the_rule_that_is_there_for_it(planted: Planted) -> None:
     broken = planted.broken()
     assert planted.due in broken if planted.due else not broken
+
+
+def test_server_that_answers_few_at_a_time_is_told() -> None:
+    """Eight wait, one after the other is answered: each stream is as fast as one alone."""
+    point = Point("p", 8, (Shape(PROMPT, OUTPUT),) * 8)
+    lines = [record(number, 0.0, shape, ttft=0.1 * (number + 1)) for number, shape in enumerate(point.shapes)]
+    (told,) = warnings(requests_of(lines, point, sent(point)), small_plan())
+    assert "at most 1 of 8 requests at once were being answered" in told
+    assert warnings(requests(point), small_plan()) == ()
+
+
+def test_chunks_that_came_together_are_told_and_so_is_another_model() -> None:
+    point = small_plan((1,)).points[0]
+
+    def in_pairs(_: int, one: Record) -> Record:
+        events = one["responses"]
+        return {**one, "responses": [{**event, "perf_ns": events[place | 1 if place < 8 else 8]["perf_ns"]}
+                                     for place, event in enumerate(events)]}  # fmt: skip
+
+    (told,) = warnings(requests(point, spoil=in_pairs), small_plan())
+    assert "12 of 21 gaps between chunks are below 0.1 ms" in told
+    other = replace(small_plan(), target=replace(TARGET, model="large"))
+    assert warnings(requests(point), other) == ("large was asked and tiny answered, by their own name",)
 
 
 def test_where_a_server_began_to_fail_is_told() -> None:

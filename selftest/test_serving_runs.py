@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import hashlib
 import json
 import os
 import signal
@@ -21,10 +24,13 @@ from waveproof.perf.records import from_json
 from waveproof.perf.serving import BadState, ServerSilent, load, run_plan
 from waveproof.perf.serving_client import Aiperf, AiperfMissing, ClientFailed, arguments, find_aiperf, send
 from waveproof.perf.serving_figures import figures
+from waveproof.perf.serving_log import BadLog
 from waveproof.perf.serving_plan import Target, plan_json
+from waveproof.perf.serving_privacy import without_places
 from waveproof.perf.serving_prompts import prompts_of, request_body
+from waveproof.perf.serving_refusals import SAME_SERVER
 from waveproof.perf.serving_speculation import NotComparable, speed_ups
-from waveproof.reports.cli_serving import app
+from waveproof.reports.cli_serving import _seed, app
 from waveproof.reports.serving_report import REFUSED, serving_sections
 from waveproof.selftest.serving_records import (
     OUTPUT,
@@ -66,8 +72,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aiperf:
     path.with_name("lines.json").write_text(json.dumps(lines), encoding="utf-8")
     told = {"data": [{"id": "tiny", "owned_by": "fake"}]}
     monkeypatch.setattr(serving, "ask_models", lambda target: (("tiny of fake",), told))
-    monkeypatch.setattr(serving, "_version", lambda target, models: "fake 1")
-    monkeypatch.setattr(serving, "_acceptance", lambda target: Acceptance(drafts=4.0, accepted=6.0))
+    monkeypatch.setattr(serving, "server_version", lambda target, models: "fake 1")
+    monkeypatch.setattr(serving, "acceptance_so_far", lambda target: Acceptance(drafts=4.0, accepted=6.0))
     return Aiperf(str(path), "0")
 
 
@@ -96,6 +102,12 @@ def test_run_that_was_killed_half_way_gives_the_same_points(program: Aiperf, tmp
         run_plan(replace(plan, seed=9), folder, program, resume=True)
     result = run_plan(plan, folder, program, resume=True)
     assert [one.point for one in result.reported] == list(plan.points)
+    # The server may remember what it was sent before the kill.
+    assert [one.facts["attempt"] for one in result.points] == [0, 1]
+    again = {
+        hashlib.sha256(json.dumps(one.content).encode()).hexdigest() for one in prompts_of(plan, "concurrency-0002", 1)
+    }
+    assert {one.prompt_hash for one in result.points[1].requests} < again
     assert [len(one.requests) for one in result.points] == [3, 6]
     assert result.exit_status == 0
     assert [one.acceptance_length for one in result.points] == [None, None]
@@ -116,6 +128,91 @@ def test_server_that_failed_is_asked_again_and_its_log_kept(program: Aiperf, tmp
     assert before.stopped == f"{point.name}: the server {before.points[0].failure}"
     assert run_plan(plan, folder, program, resume=True).exit_status == 0
     assert (folder / "failed" / "concurrency-0001-1" / "requests.jsonl.gz").is_file()
+
+
+def test_full_disk_is_told_and_what_is_finished_stays(
+    program: Aiperf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        if path.name == "point.json" and "concurrency-0002" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, text)
+
+    write = serving._written
+    monkeypatch.setattr(serving, "_written", full)
+    with pytest.raises(BadState, match=r"run: cannot be written: No space left on device; mend that, --resume goes on"):
+        run_plan(small_plan((1, 2)), tmp_path / "run", program)
+    monkeypatch.setattr(serving, "_written", write)
+    assert len(load(tmp_path / "run").reported) == 1
+    assert run_plan(small_plan((1, 2)), tmp_path / "run", program, resume=True).exit_status == 0
+
+
+def test_neither_key_nor_folders_are_kept(program: Aiperf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server repeats the key in its error, and aiperf tells where it wrote."""
+    monkeypatch.setenv("SOME_KEY", "very-secret")
+    plan = replace(small_plan((1,)), target=replace(TARGET, api_key_env="SOME_KEY"))
+    lines = {
+        1: [{**one, "status": 401, "error": {"message": "no key: very-secret"}} for one in records(plan.points[0])]
+    }
+    Path(program.path).with_name("lines.json").write_text(json.dumps(lines), encoding="utf-8")
+    script = Path(program.path)
+    script.write_text(script.read_text() + "print(out, 'very-secret')\n")
+    result = run_plan(plan, tmp_path / "run", program)
+    assert "no key: <API key>" in result.stopped
+    home = tmp_path / "run" / "points" / "concurrency-0001"
+    kept = gzip.decompress((home / "requests.jsonl.gz").read_bytes()).decode() + (home / "aiperf.txt").read_text()
+    assert "very-secret" not in kept
+    assert str(tmp_path) not in kept
+    assert "<run>/points/concurrency-0001.part" in kept
+
+
+def test_names_of_machines_are_not_shown() -> None:
+    target = Target("http://node17.corp.example:30000/v1", "m")
+    said = f"cannot connect to node17.corp.example:30000 ({Path.home()}/x)"
+    assert without_places(said, target) == "cannot connect to <server>:30000 (<home>/x)"
+    assert without_places("at http://127.0.0.1:1", TARGET) == "at http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda whole: whole[:-9], lambda _: b"no gzip", lambda whole: whole[:20] + b"?" * 40]
+)
+def test_damaged_log_is_named(tmp_path: Path, spoil: Any) -> None:
+    plan = small_plan((1,))
+    write_plan(tmp_path / "run", plan)
+    write_point(tmp_path / "run", plan.points[0], records(plan.points[0]))
+    log = tmp_path / "run" / "points" / "concurrency-0001" / "requests.jsonl.gz"
+    log.write_bytes(spoil(log.read_bytes()))
+    with pytest.raises(BadLog, match=r"concurrency-0001: its log requests.jsonl.gz is missing or damaged"):
+        load(tmp_path / "run")
+    log.with_name("point.json").write_text('{"models": 3}')
+    with pytest.raises(BadState, match=r"take the folder away and --resume"):
+        load(tmp_path / "run")
+
+
+def test_points_of_two_servers_are_not_one_sweep(tmp_path: Path) -> None:
+    plan = small_plan((1, 2, 3))
+    write_plan(tmp_path / "run", plan)
+    for point, server, aiperf in zip(plan.points, ("1", "2", "1"), ("a", "a", "b"), strict=True):
+        versions = {"server": server, "aiperf": aiperf}
+        write_point(tmp_path / "run", point, records(point), versions=versions)
+    first, second, third = load(tmp_path / "run").points
+    assert first.figures is not None
+    assert first.warnings == ()
+    assert [one.rule for one in second.refusals] == [SAME_SERVER]
+    assert second.figures is None
+    assert third.figures is not None
+    assert third.warnings == ("driven by aiperf b, concurrency-0001 by a",)
+
+
+def test_seed_is_drawn_anew_unless_a_run_goes_on(tmp_path: Path) -> None:
+    folder = write_plan(tmp_path / "run", small_plan(seed=77))
+    assert _seed(None, folder, resume=True) == 77
+    assert _seed(5, folder, resume=True) == 5
+    assert _seed(None, folder, resume=False) != _seed(None, folder, resume=False)
+    found = CliRunner().invoke(app, ["sweep", "--base-url", "http://h", "--model", "m", "--state", str(tmp_path / "s"),
+                                     "--api-key-env", "sk-123"])  # fmt: skip
+    assert "none of that name" in str(found.exception)
+    assert "sk-123" not in str(found.exception) + found.output
 
 
 def test_silent_server_ends_the_run(program: Aiperf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +290,10 @@ def test_refused_points_are_shown_and_not_counted(refused_run: Path) -> None:
     result = load(refused_run)
     head, refused = serving_sections(result)
     (first, second) = head.tables[0].rows
-    assert first[-1] == "reported"
-    assert first[-2] == "2.20"
-    assert second[-1].startswith(REFUSED)
-    assert second[2:-1] == ("-",) * 8
+    assert first[:2] == ("1", "reported")
+    assert first[-1] == "2.20"
+    assert second[:2] == ("2", REFUSED)
+    assert second[3:] == ("-",) * 8
     assert "not counted, since refused: 2" in head.lead
     assert "fails from request 5 of 6" in refused.warnings[0]
     assert head.pictures[0].png.startswith(b"\x89PNG")

@@ -52,7 +52,7 @@ IMPLEMENTATIONS = tuple(
         packages=("triton",),
         origin=f"{_ORIGIN}:{operator}",
         launches=True,
-        runs_as=("triton:renorm_kernel",),
+        runs_as=("triton:renorm_kernel", *(("torch:softmax?",) if operator == "target_probs" else ())),
         whole_row_programs=operator != "target_probs",
         paths=paths,
     )

@@ -126,6 +126,24 @@ def _absent() -> str:
     return "" if installed("aiter") else "aiter is not installed: names of its kernels cannot be looked up"
 
 
+def _beside_torch(role: str) -> Callable[[], list[str]]:
+    """The fast kernels ran, on little, and torch did something as well."""
+
+    def broken() -> list[str]:
+        one = guarded(DECODE, (900, 700))
+        one = replace(one, fast=replace(one.fast, torch_roles=(role,)))
+        return [judgement.rule for judgement in pairs.judge_guarded(one) if not judgement.holds]
+
+    return broken
+
+
+def _mfma_gone() -> list[str]:
+    def of(mfma: int) -> Counted:
+        return Counted("mla_decode", (Launch("k", {"wave_instructions": 800, "mfma": mfma}),), Place("emulate"))
+
+    return _differences(of(80), of(0))
+
+
 STEPS = "counts step by whole tiles, at sizes that are none"
 PLANTED = (
     Planted("re-reads", "each key reads all earlier ones again", growth.LINEAR, judged(re_reads)),
@@ -146,6 +164,9 @@ PLANTED = (
             pair((*GENERIC, *DECODE), (*SLOW, *FAST)), _absent),
     Planted("names-alone", "a guard that only looks for the fast kernel", "names alone miss it",
             _misses_slow_first, _absent),
+    Planted("dummy-and-torch", "the fast kernel on a dummy; torch multiplies matrices", launched.ALONE,
+            _beside_torch("matmul"), _absent),
+    Planted("mfma-gone", "as many instructions, none of them a matrix instruction", "improve", _mfma_gone),
     Planted("nothing-launched", "torch did it", launched.SEEN, pair((), ()), _absent),
     Planted("fast-not-faster", "the fast kernel takes as much as the slow one", pairs.SAVES,
             pair(DECODE, (15_000, 16_478)), _absent),

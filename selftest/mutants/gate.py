@@ -11,16 +11,28 @@ import numpy as np
 from scipy.stats import mannwhitneyu, t
 
 from waveproof.perf.gate import NotComparable, judge_exact, judge_pairs, judge_ratio, judge_unpaired
-from waveproof.perf.gate_trials import TROUBLED, Decider, Judge, Trial, broken_rules, let_through, like_pairs, ours
+from waveproof.perf.gate_trials import (
+    TROUBLED,
+    Decider,
+    Judge,
+    Trial,
+    broken_rules,
+    leaves_behind,
+    let_through,
+    like_pairs,
+    ours,
+)
 from waveproof.perf.measure import PairedSamples
 from waveproof.perf.records import COUNTS, SECONDS, Measurement, Place, Quantity, Ruling
 from waveproof.perf.sign_flips import Rule, decide
 from waveproof.perf.thresholds import BadCalibration, Threshold, calibrate
-from waveproof.perf.traces import Array, in_pairs, trace_of
+from waveproof.perf.traces import BASE, Array, in_pairs, trace_of
 from waveproof.selftest.planted import Planted
 
 REFUSED = "bad samples are refused"
 FLOOR = "faster than memory allows is red"
+TICK = "a coarse clock passes nothing"
+BEHIND = "what a call leaves behind is found"
 EXACT = "any change of a count is red"
 STALE = "other versions are stale"
 PLACES = "one place is compared with itself"
@@ -129,6 +141,44 @@ def floor_kept(floor: float, told: bool = True) -> Callable[[], Sequence[str]]:
         ruling = judge_pairs(like_pairs(), "case", 0.005, floor_seconds=floor if told else 0.0)
         red = ruling.outcome == "improve" and ruling.reason.startswith("faster than memory allows")
         return [] if red == (floor > 300e-6) else [FLOOR]
+
+    return broken
+
+
+def skips(share: float, read: Callable[[Array], float] = min) -> Callable[[], Sequence[str]]:
+    """A candidate that does no work in a share of its calls, under a floor of 100 us; ``read``: what of it is held."""
+
+    def broken() -> Sequence[str]:
+        right, draw = like_pairs(), np.random.default_rng(9)
+        times = np.array(right.candidate) * np.where(draw.random(40) < share, 0.02, 1.0)
+        candidate = tuple(float(one) for one in times)
+        floor = 100e-6 if read(times) < 100e-6 else 0.0
+        ruling = judge_pairs(like_pairs(candidate=candidate), "case", 0.005, floor_seconds=floor)
+        return [] if ruling.reason.startswith("faster than memory allows") == (share > 0) else [FLOOR]
+
+    return broken
+
+
+def ticking(told: bool) -> Callable[[], Sequence[str]]:
+    """A change of 6 % by a clock that ticks at 15 %; ``told``: whether the gate is told of the tick."""
+
+    def broken() -> Sequence[str]:
+        pairs = in_pairs(replace(trace_of("steady"), tick=0.15 * BASE), np.random.default_rng(1), 1, 80, 1.06)
+        samples = replace(pairs.samples(0), resolution=0.15 * BASE if told else 0.0)
+        return [TICK] if judge_pairs(samples, "case", 0.005).outcome == "pass" else []
+
+    return broken
+
+
+def behind(slower: float, left: float, order: bool = True) -> Callable[[], Sequence[str]]:
+    """A candidate that slows down what comes after it; ``order``: whether it is judged as it was measured."""
+
+    def broken() -> Sequence[str]:
+        samples = leaves_behind(slower, left)
+        if not order:
+            coins = tuple(bool(one) for one in np.random.default_rng(2).random(len(samples)) < 0.5)
+            samples = replace(samples, candidate_first=coins)
+        return [BEHIND] if (judge_pairs(samples, "case", 0.02).outcome == "pass") == (left > 0) else []
 
     return broken
 
@@ -260,6 +310,11 @@ PLANTED: tuple[Planted, ...] = (
     Planted("nan_passes", "a comparison with NaN is false, so nothing is wrong", REFUSED, refuses(unchecked)),
     Planted("coins_unread", "an order that no coin drew is judged as if one had", REFUSED, refuses(coins_unread)),
     Planted("floor_unread", "300 us where memory alone takes 400", FLOOR, floor_kept(400e-6, told=False)),
+    Planted("floor_by_median", "two calls of ten are skipped, the floor is held by the median", FLOOR,
+            skips(0.2, lambda times: float(np.median(times)))),
+    Planted("tick_unread", "6 % slower within a tick of 15 %", TICK, ticking(told=False)),
+    Planted("behind_unread", "6 % slower, and the next call by 12 %: the order is not looked at", BEHIND,
+            behind(0.06, 0.12, order=False)),
     Planted("count_as_time", "an instruction more or less is within half a percent", EXACT, exact(as_a_time, SAME)),
     Planted("versions_unread", "torch was upgraded, and the count is judged as if not", STALE,
             exact(versions_unread, NEWER)),
@@ -272,6 +327,11 @@ PLANTED: tuple[Planted, ...] = (
     Planted("right_refusals", "bad samples, the right gate", "", refuses(right)),
     Planted("above_the_floor", "300 us where memory takes 200", "", floor_kept(200e-6)),
     Planted("below_the_floor_told", "300 us where memory takes 400, and it is said", "", floor_kept(400e-6)),
+    Planted("skips_told", "one call of ten is skipped, and it is said", "", skips(0.1)),
+    Planted("skips_none", "no call is skipped", "", skips(0.0)),
+    Planted("tick_told", "a tick of 15 %, and it is said", "", ticking(told=True)),
+    Planted("behind_told", "6 % slower, and the next call by 12 %", "", behind(0.06, 0.12)),
+    Planted("nothing_behind", "1 % slower, and nothing is left behind", "", behind(0.01, 0.0)),
     Planted("exact_right", "an instruction more is worse and one less is better", "", exact(judge_exact, SAME)),
     Planted("stale_right", "torch was upgraded", "", exact(judge_exact, NEWER)),
     Planted("place_right", "two products are refused", "",

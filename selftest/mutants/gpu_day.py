@@ -100,6 +100,15 @@ class Impatient(PretendedStation):
         return replace(given, candidate=(1e-9,) * 20, baseline=(1e-9,) * 20)
 
 
+class Skips(PretendedStation):
+    """Its fast side comes back at once in one sample of ten, as one that remembers its last inputs may."""
+
+    def pairs(self, way: Way, seconds: float) -> PairedSamples:
+        """2 of 20 take 15 ns."""
+        given = super().pairs(way, seconds)
+        return replace(given, candidate=tuple(15e-9 if at % 10 == 7 else t for at, t in enumerate(given.candidate)))
+
+
 def over_budget(step_seconds: float, budget: float) -> list[str]:
     """Rules that a day of three trials breaks."""
     station = PretendedStation(step_seconds=step_seconds)
@@ -160,6 +169,10 @@ FAULTS = (
         "wrong unit", "a station divides milliseconds by a million: 20 us become 20 ns", memory_floor.RULE,
         lambda: broken(Milliseconds()),
     ),
+    Planted("skips", "one sample of ten holds no work: the median does not show it", memory_floor.RULE,
+            lambda: broken(Skips())),
+    Planted("surprise", "a trace that cannot be read", ENDED,
+            lambda: broken(PretendedStation(fails={"kernels": ValueError("no range of mla_decode")}))),
     Planted("empty samples", "a station times nothing at all", memory_floor.RULE, lambda: broken(Impatient())),
     Planted(
         "keys left out", "a prefill at 1.3 times the dense peak: a causal mask that is half too strict",
@@ -168,6 +181,10 @@ FAULTS = (
     Planted("sparse peak", "a headline figure with sparsity is taken for a dense one", roofline.TWO_WAYS,
             partial(published, "H200", "bfloat16", 2.0)),
     Planted("sparse fp8 peak", "the same of AMD's fp8", roofline.TWO_WAYS, partial(published, "MI300X", "fp8", 2.0)),
+    Planted("sparse fp8 peak alone", "the same of a product whose units' rate is not known", roofline.NARROWER,
+            partial(published, "B200", "fp8", 2.0)),
+    Planted("sparse 4-bit peak", "B300's 4-bit figure with sparsity", roofline.NARROWER,
+            partial(published, "B300", "mxfp4", 2.0)),
     Planted("halved peak", "a dense figure is halved once more", roofline.TWO_WAYS,
             partial(published, "MI355X", "mxfp4", 0.5)),
 )  # fmt: skip
@@ -189,6 +206,7 @@ RIGHT = (
     Planted("slow steps", "three trials that just fit", "", partial(over_budget, 1.0, 31.0)),
     Planted("at the peak", "a prefill at 0.99 of the dense peak", "", partial(multiplied, 0.99)),
     Planted("as published", "the H200's row as it stands", "", partial(published, "H200", "bfloat16", 1.0)),
+    Planted("wide 4-bit units", "B300's row as it stands", "", partial(published, "B300", "mxfp4", 1.0)),
 )  # fmt: skip
 
 PLANTED = (*FAULTS, *RIGHT)

@@ -305,6 +305,9 @@ def times(median: float, place: Place = HERE, quantity: Quantity = SECONDS) -> M
     return Measurement("mla_decode/aiter/timed", quantity, values, place)
 
 
+NO_OUTCOME = json.dumps({"schema": 1, "run": {"when": "2026-01-01"}, "measurements": [], "rulings": [
+    {"case": "c", "quantity": "q", "outcome": "fine", "reason": "", **dict.fromkeys(
+        ("effect", "low", "high", "confidence", "tolerance"), 1.0)}]})  # fmt: skip
 NO_NUMBER = '{"schema": 1, "measurements": [{"values": [NaN]}]}'
 WORSE, BETTER = "regress against baseline", "improve against baseline"
 STALE, DRIFT = "stale against baseline", "regress against anchor"
@@ -361,6 +364,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("no-database", "a text", "refused", refused(lambda path: path.write_text("runs: none, " * 600))),
     Planted("same-id", "another figure under a known run's id", "refused", same_id_other_figures),
     Planted("no-run", "a JSON file that is none", "refused", no_run('{"schema": 1}')),
+    Planted("no-outcome", "a ruling that no gate gives", "refused", no_run(NO_OUTCOME)),
     Planted("nan", "a figure that is no number", "refused", no_run(NO_NUMBER)),
     Planted("step-up", "5 % slower from the 30th of 50 nights on", "worse", changes(stepped(50, 30, 0.05))),
     Planted("fewer-from-then", "5 % fewer tokens from the 30th of 50 nights on", "worse",

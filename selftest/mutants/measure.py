@@ -52,6 +52,8 @@ def broken(
         rules.append("throttled")
     if any("of launches" in note for note in samples.notes):
         rules.append("launches")
+    if any("another stream" in note for note in samples.notes):
+        rules.append("elsewhere")
     return rules + held(gpu, samples, plan)
 
 
@@ -242,6 +244,12 @@ def launches_timed() -> Sequence[str]:
     return broken(gpu, gpu.kernel("candidate", 1e-10), PLAN)
 
 
+def other_stream() -> Sequence[str]:
+    """Sides whose kernels run on a stream of their own, for another half of a millisecond."""
+    gpu = PretendedGPU(elsewhere=5e-4)
+    return broken(gpu, same(gpu))
+
+
 def one_event() -> Sequence[str]:
     """A clock that does not wait for its second event: the device's own check refuses that."""
 
@@ -289,6 +297,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("synchronises-in-graph", "a side waits for the device while it is captured", "captured", synchronises),
     Planted("empty-graph", "a side launches nothing on the captured stream", "captured", works_elsewhere),
     Planted("launch-bound", "kernels are shorter than their launches", "launches", launches_timed),
+    Planted("other-stream", "half of the work runs on a stream without events", "elsewhere", other_stream),
     Planted("slower", "the candidate is 5 % slower", "speed", on(PLAN, 1.05e-3)),
     Planted("slower-while-drifting", "5 % slower on a device that drifts by 0.1 % a kernel", "speed",
             on(PLAN, 1.05e-3, drift=1.001)),

@@ -15,6 +15,7 @@ from waveproof.perf.serving_log import BadLog, requests_of
 from waveproof.perf.serving_plan import Plan
 from waveproof.perf.serving_refusals import (
     ANSWERED,
+    AT_ONCE,
     COLD,
     CONSISTENT,
     COUNTED,
@@ -22,9 +23,11 @@ from waveproof.perf.serving_refusals import (
     ON_RECORD,
     SAME_SERVER,
     STREAMED,
+    WARMED,
     WHOLE_OUTPUT,
     WHOLE_PROMPT,
     refusals,
+    unwarmed,
 )
 from waveproof.selftest.planted import Planted
 from waveproof.selftest.serving_records import (
@@ -66,7 +69,7 @@ def usage(only: int | None = None, plan: Plan = PLAN, **changes: Any) -> Callabl
     return spoils(lambda number, one: changed_events(one, change) if only in (None, number) else one, plan)
 
 
-def cached(tokens: int, only: int | None = None, plan: Plan = PLAN) -> Callable[[], Sequence[str]]:
+def cached(tokens: int | str, only: int | None = None, plan: Plan = PLAN) -> Callable[[], Sequence[str]]:
     """The server says that so much of the prompt came out of a cache."""
     return usage(only, plan, prompt_tokens_details={"cached_tokens": tokens})
 
@@ -192,6 +195,64 @@ def disconnected(number: int, one: Record) -> Record:
     return broken_off if number == 5 else one
 
 
+def garbled(number: int, one: Record) -> Record:
+    """An event in the middle of a stream is half a JSON document."""
+    event = {"perf_ns": one["start_perf_ns"] + 5, "packets": [{"name": "data", "value": '{"choices": [tru'}]}
+    return {**one, "responses": [*one["responses"][:2], event]} if number == 3 else one
+
+
+def in_one_burst(every_ns: int) -> Spoil:
+    """A gateway keeps the answer back; then its chunks come so many nanoseconds apart."""
+
+    def spoil(_: int, one: Record) -> Record:
+        events = [one_.copy() for one_ in one["responses"]]
+        last = events[-1]["perf_ns"]
+        for place, event in enumerate(reversed(events)):
+            event["perf_ns"] = last - every_ns * place
+        return {**one, "responses": events}
+
+    return spoil
+
+
+def stopped_and_counted_whole(number: int, one: Record) -> Record:
+    """The model ended the third answer after three tokens, and the server counts all that were asked for."""
+    if number != 2:
+        return one
+    kept = {**one, "responses": [*one["responses"][:3], one["responses"][-1]]}
+    return changed_events(
+        kept, lambda body: body["choices"][0].update(finish_reason="stop") if "usage" in body else None
+    )
+
+
+def backward(number: int, one: Record) -> Record:
+    """A chunk came before its request was sent."""
+    return {**one, "start_perf_ns": one["start_perf_ns"] + 10**9} if number == 2 else one
+
+
+def whole_count_in_each_chunk(_: int, one: Record) -> Record:
+    """Every chunk has the count of the whole answer, as if it were a running one."""
+    return changed_events(
+        one, lambda body: body.setdefault("usage", {"prompt_tokens": PROMPT, "completion_tokens": OUTPUT})
+    )
+
+
+def one_after_the_other() -> Sequence[str]:
+    """A load generator that never had two requests under way, or a plan that was edited afterwards."""
+    return [one.rule for one in refusals(requests(replace(POINT, concurrency=1)), POINT, PLAN)]
+
+
+def warmed(status: int) -> Callable[[], Sequence[str]]:
+    """The second request of the warm-up has such a status."""
+
+    def inspected() -> Sequence[str]:
+        lines = [failed(one, status) if place == 1 else one for place, one in enumerate(records(POINT))]
+        lines = lines if status != 200 else records(POINT)
+        read = requests_of(lines, POINT, sent(POINT), warmup=True)
+        return [one.rule for one in unwarmed(read)]
+
+    return inspected
+
+
 FAILS = spoils(lambda number, one: failed(one) if number >= 3 else one)
 BUSY = spoils(lambda number, one: failed(one, 429) if number == 3 else one)
 LOST = spoils(lambda number, one: None if number == 3 else one)
@@ -226,7 +287,24 @@ PLANTED: tuple[Planted, ...] = (
     Planted("log-of-another-run", "a request that was not planned", READABLE, not_of_the_plan),
     Planted("averaged", "figures of the five that went well", NOT_AVERAGED, averaged(1)),
     Planted("flat-prefill", "13,000 tokens take as long as 1,000", GROWS, lengths(0.2, 0.21)),
+    Planted("garbled", "an event of one stream is no JSON", ANSWERED, spoils(garbled)),
+    Planted("burst", "the chunks of an answer come 10 microseconds apart, after all of it is there", STREAMED,
+            spoils(in_one_burst(10_000))),
+    Planted("one-moment", "the chunks of an answer come at one time", STREAMED, spoils(in_one_burst(0))),
+    Planted("count-is-text", "the server counts in words", COUNTED, usage(completion_tokens="many")),
+    Planted("count-is-negative", "the server counts -1 tokens", COUNTED, usage(prompt_tokens=-1)),
+    Planted("cached-as-text", "the count of cached tokens is written as text", COLD, cached(str(PROMPT - 1))),
+    Planted("stopped", "three chunks and finish reason stop, and all tokens are counted", CONSISTENT,
+            spoils(stopped_and_counted_whole)),
+    Planted("backward", "a chunk came before its request was sent", CONSISTENT, spoils(backward)),
+    Planted("not-at-once", "two requests at once are planned, and one was under way", AT_ONCE, one_after_the_other),
+    Planted("not-warmed", "503 in the warm-up", WARMED, warmed(503)),
+    Planted("warmed", "the warm-up was answered", "", warmed(200)),
     Planted("plain", "nothing is odd", "", broken),
+    Planted("whole-count-in-chunks", "each chunk tells the count of the whole answer", "",
+            spoils(whole_count_in_each_chunk)),
+    Planted("nothing-cached-as-text", "no cached tokens, written as text", "", cached("0")),
+    Planted("fast-stream", "tokens come 0.2 ms apart", "", spoils(in_one_burst(200_000))),
     Planted("one-server", "one list of models at all times", "", servers(["tiny of a"], ["tiny of a"])),
     Planted("chunks-of-two", "accepted draft tokens come together", "", spoils(several_in_a_chunk)),
     Planted("role-first", "a chat's first chunk has no text", "", spoils(role_first)),
