@@ -12,14 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from waveproof.kernels.providers.registry import Implementation, Subject
-from waveproof.perf.gpu_day_trial import WARM, Contender, OutOfTime, SideMissing, Station, Trial, TrialEnded, Way
-from waveproof.perf.gpu_day_trials import VOCABULARY, renorm_call, trials_for
+from waveproof.perf.gpu_day_plan import VOCABULARY, renorm_call, trials_for
+from waveproof.perf.gpu_day_terms import WARM, Contender, OutOfTime, SideMissing, Station, Trial, TrialEnded, Way
 from waveproof.perf.measure import PairedSamples
 from waveproof.perf.records import Place
 from waveproof.perf.thresholds import FEWEST_RUNS, BadCalibration, Threshold, calibrate
 
 STEP_SECONDS = 180.0
 """Patience for loading a side, which may compile, and for its pairs."""
+PAIRS_OF_A_RUN = 80
+"""As many as the gate looks at last: fewer leave noise that is taken for a difference."""
+LOUD = 0.05
+"""A tolerance that would hide the change that the gate is there to find. None so large is handed out."""
 TOP_K_ROWS = (2, 5)
 """What ``perf/test_pairs.py`` times on the CPU."""
 
@@ -117,7 +121,13 @@ def calibration(
                         refused[one.case] = str(error)
         told(run + 1)
     found = {case: calibrate(samples) for case, samples in taken.items() if case not in refused}
-    return Calibration(place, found, refused)
+    refused |= {
+        case: f"differs from itself by up to {one.tolerance:.1%} (noise {one.noise:.1%}), which would hide "
+        f"{LOUD:.0%}: calibrate again where nothing else runs"
+        for case, one in found.items()
+        if one.tolerance >= LOUD
+    }
+    return Calibration(place, {case: one for case, one in found.items() if case not in refused}, refused)
 
 
 def _pairs(one: AloneCase, station: Station) -> PairedSamples:

@@ -37,7 +37,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from waveproof.perf.history import Point
-from waveproof.perf.ledger import version_changes
+from waveproof.perf.records import version_changes
 
 ALPHA = 0.01
 """Of one history: the probability that one without a change is said to have one."""
@@ -219,9 +219,7 @@ def _orders(before: int, after: int) -> tuple[int, ...]:
 
 def _exactly(points: Sequence[Point], index: int) -> ChangePoint:
     before, after = points[index - 1], points[index]
-    effect = ratio(after.measurement.median, before.measurement.median)
-    if after.measurement.quantity.higher_is_better:
-        effect = ratio(before.measurement.median, after.measurement.median)
+    effect = after.measurement.quantity.worsening(before.measurement.median, after.measurement.median)
     return ChangePoint(index, before, after, _installed(before, after), effect, effect, effect, 1.0, (1, 1))
 
 
@@ -234,13 +232,6 @@ def _noisily(points: Sequence[Point], step: Step) -> ChangePoint:
         step.index, before, after, _installed(before, after), math.exp(shift), math.exp(low), math.exp(high),
         CONFIDENCE, step.runs,
     )  # fmt: skip
-
-
-def ratio(new: float, old: float) -> float:
-    """``new / old``; 1 where both are 0, infinite where only the old one is."""
-    if old == 0:
-        return 1.0 if new == 0 else math.inf
-    return new / old
 
 
 def _installed(before: Point, after: Point) -> tuple[str, ...]:

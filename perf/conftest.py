@@ -15,11 +15,12 @@ from waveproof.fixtures.inspection import INSPECTION, Inspection
 from waveproof.fixtures.plugin import RECORDER
 from waveproof.perf.history import BadHistory, History
 from waveproof.perf.ledger import LEDGER, BadLedger
-from waveproof.perf.night import Night, section_of
+from waveproof.perf.night import Night
 from waveproof.perf.records import GRAVITY, from_json
 from waveproof.perf.run_files import results_text, ruling_of, runs_of
 from waveproof.perf.signers import BadSigner
 from waveproof.perf.thresholds import BadCalibration, Key, Threshold, load_thresholds
+from waveproof.reports.sections import section_of
 
 NIGHT = pytest.StashKey[Night]()
 
@@ -30,8 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     config.stash[NIGHT] = Night(option.perf_ledger or LEDGER, results=option.perf_results, strict=option.perf_strict)
     config.stash[NIGHT].thresholds = _thresholds(option.perf_thresholds)
-    if option.perf_ledger:
-        config.stash[NIGHT].signers = option.perf_ledger.with_name("signers")
     if not hasattr(config, "workerinput"):  # with pytest-xdist what workers leave comes with their reports
         _refuse(option, config.stash[NIGHT])
         config.pluginmanager.register(Gathering(config), "waveproof-perf")

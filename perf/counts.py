@@ -30,7 +30,6 @@ from waveproof.perf.records import COUNTS, Measurement, Place, Quantity
 
 CALL_SECONDS = 180.0
 EXECUTED = ("wave_instructions", "mfma", "bytes", "lds_bytes")
-TAKEN = ("vgpr", "vgpr_spill", "scratch_bytes", "lds_allocated")
 QUANTITIES: Mapping[str, Quantity] = {one.name: one for one in COUNTS}
 LAUNCHES = Quantity("launches", "1", exact=True)
 """Of a call, so that a launch that is gone is seen too."""
@@ -172,11 +171,6 @@ class Found:
 
     counted: tuple[Counted, ...]
     missing: tuple[NotCounted, ...] = ()
-
-    @property
-    def by_case(self) -> dict[tuple[str, str], Counted]:
-        """By architecture and name."""
-        return {(one.place.arch, one.case): one for one in self.counted}
 
 
 def place_of(runtime: str, arch: str) -> Place:

@@ -22,7 +22,8 @@ from waveproof.kernels.runtimes.amdgcn_resources import Resources
 from waveproof.kernels.runtimes.catalogue import ARCHES
 from waveproof.kernels.runtimes.process import Crashed, Outcome, TimedOut, Unavailable, Unsuitable, Worker
 from waveproof.perf.host_traffic import Operation, operations, with_traffic
-from waveproof.perf.measure import MedianInterval, interleaved_seconds, median_interval, paired_ratios
+from waveproof.perf.intervals import MedianInterval, median_interval
+from waveproof.perf.measure import interleaved_seconds, paired_ratios
 from waveproof.perf.renorm_forms import FORMS
 
 OPERATORS = ("top_k_renorm_prob", "top_p_renorm_prob")

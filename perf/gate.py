@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from waveproof.perf.measure import BadSamples, TooFewRepeats, median_interval
-from waveproof.perf.records import RATIO, SECONDS, Measurement, Ruling
+from waveproof.perf.intervals import TooFewRepeats, highest_rate, median_interval
+from waveproof.perf.measure import BadSamples
+from waveproof.perf.records import RATIO, SECONDS, Measurement, Ruling, version_changes
 from waveproof.perf.sign_flips import (
     BadRule,
     Rule,
@@ -111,7 +112,7 @@ def judge_pairs(
     slow += f" and only the baseline in {other}"
     if outcome == "pass":
         reason = f"a change of {100 * detectable:g} % or more of the typical call is ruled out: {seen}; {slow}"
-        reason += f" of {pairs} pairs, so that up to {100 * most_slow(only, pairs):.0f} % of its calls may be"
+        reason += f" of {pairs} pairs, so that up to {100 * highest_rate(only, pairs):.0f} % of its calls may be"
     elif outcome != "inconclusive" and made.by_shift[0]:
         word = "slower" if outcome == "regress" else "faster"
         reason = f"{word} by more than the tolerance of {100 * tolerance:g} %: {seen}"
@@ -139,13 +140,6 @@ def judge_pairs(
         reason = f"faster than memory allows: {fastest:.3g} s, the floor is {floor_seconds:.3g} s; {reason}"
     exponents = (math.exp(effect), math.exp(low), math.exp(high))
     return Ruling(case, SECONDS.name, outcome, *exponents, 1 - alpha, tolerance, reason)
-
-
-def most_slow(slow: int, pairs: int, confidence: float = 0.95) -> float:
-    """The share of calls that may be slow where so many of ``pairs`` were: the upper Clopper-Pearson limit."""
-    from scipy.stats import beta
-
-    return float(beta.ppf(confidence, slow + 1, pairs - slow)) if slow < pairs else 1.0
 
 
 def judge_ratio(samples: PairedSamples, case: str, at_least: float, alpha: float = 0.001) -> Ruling:
@@ -198,12 +192,12 @@ def judge_exact(measured: Measurement, baseline: Measurement, against: str = "ba
     if not (measured.quantity.exact and baseline.quantity.exact):
         raise NotComparable(f"{measured.case}: {measured.quantity.name} is not exact: judge_unpaired is for times")
     now, before = measured.values[0], baseline.values[0]
-    effect = _worse(now, before, measured.quantity.higher_is_better)
+    effect = measured.quantity.worsening(before, now)
     unit = "" if measured.quantity.unit == "1" else f" {measured.quantity.unit}"
     figures = f"{measured.quantity.name} {before:.15g} -> {now:.15g}{unit}"
     outcome: Outcome
-    if changed := changed_versions(measured, baseline):
-        outcome, reason = "stale", f"the {against} is of other versions ({changed}): {figures}"
+    if changed := version_changes(baseline.place.versions, measured.place.versions):
+        outcome, reason = "stale", f"the {against} is of other versions ({', '.join(changed)}): {figures}"
     elif now == before:
         outcome, reason = "pass", f"unchanged: {figures}"
     else:
@@ -250,8 +244,8 @@ def judge_unpaired(
     seen = f"{_percent(math.log(effect))} ({_percent(math.log(low))} to {_percent(math.log(high))})"
     seen += f", medians {then:.4g} -> {now:.4g} {quantity.unit}"
     outcome: Outcome
-    if changed := changed_versions(measured, baseline):
-        outcome, reason = "stale", f"the {against} is of other versions ({changed}): {seen}"
+    if changed := version_changes(baseline.place.versions, measured.place.versions):
+        outcome, reason = "stale", f"the {against} is of other versions ({', '.join(changed)}): {seen}"
     elif covers < 1 - alpha - 1e-12:
         counts = f"{len(measured.values)} and {len(baseline.values)} figures"
         outcome, reason = "inconclusive", f"{counts} cannot cover with {1 - alpha:g}: more repeats; {seen}"
@@ -300,13 +294,6 @@ def pairs_needed(spread: float, effect: float, tolerance: float, alpha: float = 
     return max(math.ceil(needed), pairs_for_an_interval(alpha))
 
 
-def changed_versions(measured: Measurement, baseline: Measurement) -> str:
-    """``torch 2.12 -> 2.13, triton 3.6 -> absent``; empty where all are the same."""
-    before, now = baseline.place.versions, measured.place.versions
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return ", ".join(f"{name} {before.get(name, 'absent')} -> {now.get(name, 'absent')}" for name in names)
-
-
 def _check(samples: PairedSamples) -> None:
     sizes = (len(samples.candidate), len(samples.baseline), len(samples.candidate_first))
     if not sizes[0] or len(set(sizes)) != 1:
@@ -342,13 +329,6 @@ def _median(values: Sequence[float], coverage: float) -> tuple[float, float, flo
     except TooFewRepeats:
         return float(np.median(values)), min(values), max(values), 1 - 2.0 ** (1 - len(values))
     return found.median, found.low, found.high, found.coverage
-
-
-def _worse(now: float, before: float, higher_is_better: bool) -> float:
-    above, below = (before, now) if higher_is_better else (now, before)
-    if above == below:
-        return 1.0
-    return above / below if below else math.inf
 
 
 def _percent(log_ratio: float) -> str:

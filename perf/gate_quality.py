@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from waveproof.perf.intervals import highest_rate, lowest_rate
 from waveproof.perf.sign_flips import Rule, decide
 from waveproof.perf.thresholds import LEAST_TOLERANCE
 from waveproof.perf.traces import TRACES, Array, Trace, in_pairs, in_sequence
@@ -75,18 +76,12 @@ class Quality:
     @property
     def most_alarms(self) -> float:
         """Upper Clopper-Pearson limit of the rate."""
-        from scipy.stats import beta
-
-        if self.alarms == self.unchanged:
-            return 1.0
-        return float(beta.ppf(CONFIDENCE, self.alarms + 1, self.unchanged - self.alarms))
+        return highest_rate(self.alarms, self.unchanged, CONFIDENCE)
 
     @property
     def least_found(self) -> float:
         """Lower Clopper-Pearson limit of the rate."""
-        from scipy.stats import beta
-
-        return float(beta.ppf(1 - CONFIDENCE, self.found, self.changed - self.found + 1)) if self.found else 0.0
+        return lowest_rate(self.found, self.changed, CONFIDENCE)
 
     @property
     def missed(self) -> int:

@@ -13,12 +13,13 @@ Each trial takes the same steps, and one that fails ends it, so that no time sta
 does not eat the others' time, and what it leaves is theirs. A trial that cannot be done in what is left is not begun
 and is named. What was found is handed out after every trial, so that an abort loses the trial that runs and no other.
 
-What a device does is behind :class:`waveproof.perf.gpu_day_trial.Station`; here is only what is concluded from it.
+What a device does is behind :class:`waveproof.perf.gpu_day_terms.Station`; here is only what is concluded from it.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,12 +31,11 @@ from waveproof.golden.judges.memory_floor import NoFloor
 from waveproof.kernels.operators.contract import Call
 from waveproof.perf import roofline
 from waveproof.perf.gate import judge_ratio
-from waveproof.perf.gpu_day_trial import OutOfTime, SideMissing, Station, Trial, TrialEnded, Way
+from waveproof.perf.gpu_day_terms import OutOfTime, SideMissing, Station, Trial, TrialEnded, Way
 from waveproof.perf.measure import PairedSamples
-from waveproof.perf.night import section_fields
 from waveproof.perf.records import Measurement, Outcome, Place, Ruling, gravest
 from waveproof.perf.run_files import results_text
-from waveproof.reports.sections import Section
+from waveproof.reports.sections import Section, section_fields
 
 State = Literal["measured", "red", "unavailable", "no time"]
 """``unavailable``: a side cannot run here. ``no time``: not begun, or not ended within its share."""
@@ -287,7 +287,7 @@ def _hold(course: _Course, way: Way, samples: PairedSamples, calls: Sequence[Cal
     for contender, call, values in zip(
         (trial.fast, trial.slow), calls, (samples.candidate, samples.baseline), strict=True
     ):
-        case, middle = trial.case(contender, way), sorted(values)[len(values) // 2]
+        case, middle = trial.case(contender, way), statistics.median(values)
         # Not the median: a side that skips its work in some samples is right in the others.
         fastest = min(values) + samples.resolution
         least: roofline.Floor | None = None

@@ -30,7 +30,7 @@ from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.runtimes import wire
 from waveproof.kernels.runtimes.child import Child, ChildFailed, ChildTimedOut, answers_to_parent
-from waveproof.perf.gpu_day_trial import Contender, OutOfTime, SideMissing, TrialEnded, Way
+from waveproof.perf.gpu_day_terms import Contender, OutOfTime, SideMissing, TrialEnded, Way
 from waveproof.perf.measure import PairedSamples, PairPlan, measure_pair
 from waveproof.perf.records import Place
 
@@ -55,15 +55,20 @@ class DeviceMissing(RuntimeError):
 
 
 class ChildStation:
-    """A :class:`waveproof.perf.gpu_day_trial.Station` in a process of its own; closed when no longer needed."""
+    """A :class:`waveproof.perf.gpu_day_terms.Station` in a process of its own; closed when no longer needed."""
 
-    def __init__(self, runtime: str) -> None:
+    def __init__(self, runtime: str, pairs: int = PAIRS) -> None:
         """Start it.
+
+        Args:
+            runtime: ``hip``, ``cuda`` or ``cpu``.
+            pairs: that are timed each time.
 
         Raises:
             DeviceMissing: the runtime cannot be used here.
         """
         self.runtime = runtime
+        self._pairs = pairs
         self._folder = tempfile.TemporaryDirectory()
         self._sides: list[tuple[Contender, Call]] = []
         self._child: Child | None = None
@@ -94,7 +99,7 @@ class ChildStation:
         return contender.subject.why_unavailable()
 
     def open(self, sides: Sequence[tuple[Contender, Call]], seconds: float) -> None:
-        """See :meth:`waveproof.perf.gpu_day_trial.Station.open`."""
+        """See :meth:`waveproof.perf.gpu_day_terms.Station.open`."""
         self._sides = list(sides)
         if self._child is None or not self._child.alive:
             self._restart(seconds)
@@ -106,7 +111,7 @@ class ChildStation:
         self._ask({"do": "open"}, seconds)
 
     def results(self, side: int, seconds: float) -> list[Judgement]:
-        """See :meth:`waveproof.perf.gpu_day_trial.Station.results`."""
+        """See :meth:`waveproof.perf.gpu_day_terms.Station.results`."""
         contender, call = self._sides[side]
         self._ask({"do": "results", "side": side}, seconds)
         with Path(self._folder.name, "outputs").open("rb") as stream:
@@ -115,7 +120,7 @@ class ChildStation:
         return judge_results(contender, call, outputs)
 
     def kernels(self, side: int, seconds: float) -> list[Judgement]:
-        """See :meth:`waveproof.perf.gpu_day_trial.Station.kernels`."""
+        """See :meth:`waveproof.perf.gpu_day_terms.Station.kernels`."""
         contender, call = self._sides[side]
         self._ask({"do": "kernels", "side": side}, seconds)
         trace = read_trace(Path(self._folder.name, "trace.json"))
@@ -124,10 +129,10 @@ class ChildStation:
         return judgements if self.runtime != "cpu" else [one for one in judgements if one.rule != launched.SEEN]
 
     def pairs(self, way: Way, seconds: float) -> PairedSamples:
-        """See :meth:`waveproof.perf.gpu_day_trial.Station.pairs`."""
+        """See :meth:`waveproof.perf.gpu_day_terms.Station.pairs`."""
         if self.runtime == "cpu" and way.graph:
             raise SideMissing("the CPU replays no graphs")
-        answer = self._ask({"do": "pairs", "way": asdict(way), "pairs": PAIRS}, seconds)
+        answer = self._ask({"do": "pairs", "way": asdict(way), "pairs": self._pairs}, seconds)
         return PairedSamples.read(answer["samples"])
 
     def _restart(self, seconds: float) -> None:

@@ -25,7 +25,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waveproof.perf.records import BadMeasurement, Measurement, Place, Quantity
+from waveproof.perf.records import BadMeasurement, Measurement, Place, Quantity, version_changes
 from waveproof.perf.signers import BadSigner, load_private_key, load_signers, public_line
 
 if TYPE_CHECKING:
@@ -91,13 +91,6 @@ class Entry:
         return version_changes(self.measurement.place.versions, place.versions)
 
 
-def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """``triton 3.9.0 -> 3.10.0`` for each distribution that differs, in the order of their names."""
-    names = sorted(before.keys() | after.keys())
-    pairs = [(name, before.get(name, "absent"), after.get(name, "absent")) for name in names]
-    return tuple(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
-
-
 @dataclass(frozen=True)
 class Ledger:
     """Entries of a ledger that was verified, in their order."""
@@ -107,14 +100,14 @@ class Ledger:
     """SHA-256 of the last line."""
 
     @classmethod
-    def load(cls, path: Path = LEDGER, signers: Path = SIGNERS, remembered: str = "") -> Ledger:
-        """Read and verify; a file that does not exist is an empty ledger.
+    def load(cls, path: Path = LEDGER, signers: Path | None = None, remembered: str = "") -> Ledger:
+        """Read and verify; a file that does not exist is an empty ledger. Arguments as in :func:`verify`.
 
         Raises:
             BadLedger: with every problem.
             BadSigner: the file of signers cannot be used.
         """
-        chain, problems = _read(path, load_signers(signers), remembered)
+        chain, problems = _read(path, load_signers(signers or signers_beside(path)), remembered)
         if problems:
             raise BadLedger(path.name, problems)
         return cls(tuple(chain.entries), chain.head)
@@ -147,18 +140,23 @@ def _standing(of_key: Sequence[Entry], measured: Measurement) -> Entry | None:
     return next(reversed(same or of_key), None)
 
 
-def verify(path: Path = LEDGER, signers: Path = SIGNERS, remembered: str = "") -> tuple[Problem, ...]:
+def signers_beside(ledger: Path) -> Path:
+    """The file of who may sign a ledger, where no other is named."""
+    return ledger.with_name(SIGNERS.name)
+
+
+def verify(path: Path = LEDGER, signers: Path | None = None, remembered: str = "") -> tuple[Problem, ...]:
     """Everything that is wrong with a ledger, in the order of lines.
 
     Args:
         path: the ledger.
-        signers: who may sign.
+        signers: who may sign; the file beside the ledger if not given.
         remembered: SHA-256 of a line that must be there; empty for none.
 
     Raises:
         BadSigner: the file of signers cannot be used.
     """
-    return tuple(_read(path, load_signers(signers), remembered)[1])
+    return tuple(_read(path, load_signers(signers or signers_beside(path)), remembered)[1])
 
 
 def accept(
@@ -167,7 +165,7 @@ def accept(
     key_file: Path,
     *,
     path: Path = LEDGER,
-    signers: Path = SIGNERS,
+    signers: Path | None = None,
     anchor: bool = False,
     password: bytes | None = None,
     today: date | None = None,
@@ -181,7 +179,7 @@ def accept(
         reason: why these figures are right, in a few words.
         key_file: an OpenSSH private key, Ed25519, which others cannot read.
         path: the ledger; made where it does not exist.
-        signers: must hold the public half of the key.
+        signers: must hold the public half of the key; the file beside the ledger if not given.
         anchor: count cumulative drift from these figures on; unchanged figures are then entered too.
         password: of the key.
         today: date of the entries, UTC's if not given.
@@ -204,6 +202,7 @@ def accept(
     if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise NotAccepted(f"{twice[0][0][0]}: {twice[0][0][1]} is given {keys.count(twice[0])} times: which is meant?")
     private = load_private_key(key_file, password)
+    signers = signers or signers_beside(path)
     known = load_signers(signers)
     public = private.public_key().public_bytes_raw()
     name = next((name for name, keys in known.items() if public in [one.public_bytes_raw() for one in keys]), None)

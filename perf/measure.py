@@ -4,9 +4,7 @@ Load, temperature and clocks of a machine drift over seconds. So the two sides t
 decides which is first: where the sides do not differ, either sign of a pair's log ratio is equally likely whatever the
 drift, and inference needs no law of the times (R. A. Fisher, *The Design of Experiments*, chapter III).
 
-Several forms side by side (:func:`interleaved_seconds`) and the interval of a median (:func:`median_interval`) are for
-figures that are shown and not gated. The interval is made of order statistics, its coverage is a binomial sum (David
-and Nagaraja, *Order Statistics*, 3rd edition, section 7.1).
+Several forms side by side (:func:`interleaved_seconds`) are for figures that are shown and not gated.
 """
 
 from __future__ import annotations
@@ -342,41 +340,6 @@ def _without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-class TooFewRepeats(ValueError):
-    """No interval of order statistics has the coverage that was asked for."""
-
-
-@dataclass(frozen=True)
-class MedianInterval:
-    """A sample's median, and an interval that holds the median of the law with probability ``coverage`` or more."""
-
-    median: float
-    low: float
-    high: float
-    coverage: float
-
-
-def median_interval(values: Sequence[float], coverage: float = 0.95) -> MedianInterval:
-    """The narrowest interval between the r-th smallest and the r-th largest value that covers enough.
-
-    It misses on one side where fewer than r values lie there: a binomial probability at 1/2, whatever the law.
-
-    Raises:
-        TooFewRepeats: not even smallest to largest covers enough; six values are needed for 0.95.
-    """
-    ordered, count = sorted(values), len(values)
-    best: MedianInterval | None = None
-    missed = 0.0
-    for rank in range(1, (count + 1) // 2 + 1):
-        missed += 2 * math.comb(count, rank - 1) / 2**count
-        if 1 - missed < coverage:
-            break
-        best = MedianInterval(statistics.median(ordered), ordered[rank - 1], ordered[-rank], 1 - missed)
-    if best is None:
-        raise TooFewRepeats(f"{count} repeats cannot cover a median with probability {coverage}: more are needed")
-    return best
 
 
 def interleaved_seconds(forms: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

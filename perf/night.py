@@ -15,11 +15,10 @@ A failing test says the command that accepts the figure. Waivers apply as to any
 
 from __future__ import annotations
 
-import base64
 import math
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,11 @@ import pytest
 
 from waveproof.fixtures.inspection import Inspection
 from waveproof.golden.judges.judgement import Judgement, Nonconformance
-from waveproof.perf.ledger import LEDGER, SIGNERS, Entry, Ledger
+from waveproof.perf.ledger import LEDGER, Entry, Ledger
 from waveproof.perf.records import GRAVITY, Measurement, Outcome, Place, Ruling, to_json
 from waveproof.perf.run_files import ruling_fields
 from waveproof.perf.thresholds import Key, Threshold, key_of
-from waveproof.reports.sections import Picture, Section, Table
+from waveproof.reports.sections import Section, section_fields
 
 TOLERANCE = 0.02
 """Of noisy quantities where none was calibrated."""
@@ -40,8 +39,8 @@ TOLERANCE = 0.02
 DRIFT = 0.10
 """How much worse than the frozen anchor a figure may be, all accepted steps together."""
 
-UNKNOWN = "unknown"
-"""Begins the reason of a ruling at a place that the ledger says nothing of."""
+MISSING = "missing baseline"
+"""What a figure is against that has no baseline, though the ledger knows its place and these versions."""
 
 
 @dataclass
@@ -49,7 +48,8 @@ class Night:
     """One session of performance tests."""
 
     path: Path = LEDGER
-    signers: Path = SIGNERS
+    signers: Path | None = None
+    """Where it is not the file beside the ledger."""
     results: Path | None = None
     """The file of ``--perf-results``."""
     strict: bool = False
@@ -181,13 +181,13 @@ def rule_on(
     entry = ledger.baseline(measured)
     if entry is None:
         why = f"no baseline; accept {_figure(measured)} with: {accept}"
-        if not ledger.covers(measured.place):
-            place = " ".join(filter(None, measured.place.without_versions()))
-            why = f"{UNKNOWN} to the ledger is {place} with these versions: {why}"
-        return (_unjudged(measured, why),)
+        if ledger.covers(measured.place):
+            return (replace(_unjudged(measured, why), against=MISSING),)
+        place = " ".join(filter(None, measured.place.without_versions()))
+        return (_unjudged(measured, f"unknown to the ledger is {place} with these versions: {why}"),)
     if changed := entry.changed_versions(measured.place):
         old = f"{_figure(entry.measurement)} -> {_figure(measured)}"
-        why = f"{UNKNOWN} with these versions: {', '.join(changed)}; {old}; accept with: {accept}"
+        why = f"unknown with these versions: {', '.join(changed)}; {old}; accept with: {accept}"
         ruling = _unjudged(measured, why, entry)
     elif measured.quantity.exact:
         ruling = judge_exact(measured, entry.measurement)
@@ -234,7 +234,7 @@ def rule_on_drift(measured: Measurement, anchor: Entry, tolerance: float = DRIFT
 def fails(ruling: Ruling, strict: bool = False) -> bool:
     """Whether a ruling turns its test red, see above."""
     if ruling.outcome == "stale":
-        return strict or not ruling.reason.startswith(UNKNOWN)
+        return strict or ruling.against == MISSING
     return ruling.outcome in ("regress", "improve")
 
 
@@ -255,30 +255,9 @@ def accept_command(case: str, results: Path | None) -> str:
     return f"{first}waveproof perf ledger accept {file} --case {shlex.quote(case)} --reason 'WHY' --key KEY_FILE"
 
 
-def section_fields(section: Section) -> dict[str, Any]:
-    """A section for JSON; pictures in base64."""
-    pictures = [{**asdict(one), "png": base64.b64encode(one.png).decode()} for one in section.pictures]
-    return {**asdict(section), "pictures": pictures}
-
-
-def section_of(fields: Mapping[str, Any]) -> Section:
-    """What :func:`section_fields` wrote."""
-    tables = tuple(
-        Table(
-            one["title"], tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["note"], tuple(one["numeric"])
-        )
-        for one in fields["tables"]
-    )  # fmt: skip
-    pictures = tuple(Picture(one["name"], base64.b64decode(one["png"]), one["caption"]) for one in fields["pictures"])
-    return Section(fields["title"], fields["lead"], tables, pictures, tuple(fields["warnings"]))
-
-
 def _unjudged(measured: Measurement, why: str, entry: Entry | None = None) -> Ruling:
     """Stale: nothing that it could be held against. The effect is that of the medians, without an interval."""
-    effect = 1.0
-    if entry is not None and min(measured.median, entry.measurement.median) > 0:
-        effect = measured.median / entry.measurement.median
-        effect = 1 / effect if measured.quantity.higher_is_better else effect
+    effect = measured.quantity.worsening(entry.measurement.median, measured.median) if entry is not None else 1.0
     return Ruling(
         measured.case, measured.quantity.name, "stale", effect, 0.0, math.inf, 0.0, 0.0, why, "baseline"
     )  # fmt: skip

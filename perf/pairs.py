@@ -16,7 +16,7 @@ from waveproof.fixtures.launched.names import shipped_kernels
 from waveproof.golden.judges import launched
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
-from waveproof.kernels.providers.registry import Implementation, builtin_implementations
+from waveproof.kernels.providers.registry import Implementation, implementation_of
 from waveproof.kernels.runtimes.process import Worker
 from waveproof.perf.counted_cases import HEADS, NATIVE_HEADS, accept_call, attention_call, renorm_call
 from waveproof.perf.counts import QUANTITIES, CountCase, Counted, count
@@ -78,7 +78,7 @@ class FastSlow:
             LookupError: a provider has no such operator.
         """
         slow = self.slow_operator or self.operator
-        return _implementation(self.operator, self.fast), _implementation(slow, self.slow)
+        return implementation_of(self.operator, self.fast), implementation_of(slow, self.slow)
 
 
 @dataclass(frozen=True)
@@ -157,13 +157,6 @@ def ruling(guarded: Guarded) -> Ruling:
     )
 
 
-def _implementation(operator: str, provider: str) -> Implementation:
-    for one in builtin_implementations():
-        if (one.operator, one.provider) == (operator, provider):
-            return one
-    raise LookupError(f"{provider} has no {operator}")
-
-
 def _attention(
     name: str,
     fast: tuple[str, str],
@@ -180,8 +173,8 @@ def _attention(
         provider,
         slow_provider,
         f"{name}/heads={heads}/queries={queries}/keys={keys}",
-        kernels or _implementation(*fast).runs_as,
-        _implementation(*slow).runs_as,
+        kernels or implementation_of(*fast).runs_as,
+        implementation_of(*slow).runs_as,
         "wave_instructions",
         lambda: attention_call(operator, queries, keys, heads=heads),
         lambda: attention_call(slow_operator, queries, keys, heads=heads),
@@ -190,7 +183,7 @@ def _attention(
 
 
 def _renorm(operator: str) -> FastSlow:
-    fast, slow = _implementation(operator, "waveproof"), _implementation(operator, "sglang")
+    fast, slow = implementation_of(operator, "waveproof"), implementation_of(operator, "sglang")
     return FastSlow(
         operator,
         "waveproof",
@@ -207,7 +200,7 @@ def _renorm(operator: str) -> FastSlow:
 
 _VERIFIES = ("asm:mla_a16w16_qh16_*", "triton:_fwd_kernel_stage2_asm?")
 """What AITER's decode of several queries a request is: an object of another name than that of one query."""
-_ACCEPTING = _implementation("accept_sampling", "sglang").runs_as
+_ACCEPTING = implementation_of("accept_sampling", "sglang").runs_as
 _DECODE, _PREFILL, _EXTEND = "mla_decode", "mla_prefill_absorbed", "mla_extend"
 
 PAIRS: tuple[FastSlow, ...] = (

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -94,8 +94,6 @@ class Finding:
     verdict: Verdict
     should: Interval | None = None
     """What it can be, for all numbers behind the other prints."""
-    from_prints: Fraction | None = None
-    """What it would be if the other prints were exact."""
     reason: str = ""
 
     @property
@@ -160,7 +158,7 @@ def check_text(
     Raises:
         BadTable: there is no heading, two columns hold the same, a row is longer than the heading, no row.
     """
-    lines = [(number, line) for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1)]
+    lines = enumerate(text.lstrip("\ufeff").splitlines(), 1)
     kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
     # Excel's first line, by which it tells itself what separates cells.
     told = re.fullmatch(r"sep=([;,\t])", kept[0][1].strip(" ")) if kept else None
@@ -173,16 +171,16 @@ def check_text(
     )
     if len(read) != len(kept):
         raise BadTable(f"{file}: a cell runs over the end of its line")
-    headings = [heading.strip("\ufeff ") for heading in read[0]]
-    found = _roles(headings, columns)
-    names = [role.name for role, _ in found if role]
+    found = _columns([heading.strip("\ufeff ") for heading in read[0]], columns)
+    headings = [one.heading for one in found]
+    names = [one.role.name for one in found if one.role]
     if strangers := [name for name in exact if name not in names]:
         raise BadTable(f"--exact {strangers[0]}: the table's known columns are {', '.join(names)}")
     for name in names:
         if names.count(name) > 1:
-            both = [heading for heading, (role, _) in zip(headings, found, strict=True) if role and role.name == name]
+            both = [one.heading for one in found if one.role and one.role.name == name]
             raise BadTable(f"{file}: columns {' and '.join(map(repr, both))} both are {name}; name one with --column")
-    if not [role for role, _ in found if role and role.kind != "text"]:
+    if not [one for one in found if one.role and one.role.kind != "text"]:
         raise BadTable(f"{file}: no column is known among {', '.join(map(repr, headings))}; name them with --column")
     for (number, _), cells in zip(kept[1:], read[1:], strict=True):
         if len(cells) > len(headings):
@@ -190,13 +188,13 @@ def check_text(
     mark = _mark(delimiter, [cell for cells in read[1:] for cell in cells])
     notes = [f"decimals are separated by {mark!r}"] if mark == "," else []
     notes += [f"{name} is taken as printed, not rounded" for name in exact if name in names]
-    notes += [f"{heading!r}: cents" for heading, (_, scale) in zip(headings, found, strict=True) if scale != 1]
+    notes += [f"{one.heading!r}: cents" for one in found if one.scale != 1]
     rows, findings = [], []
     for (number, _), cells in zip(kept[1:], read[1:], strict=True):
-        row, troubles = _read_row(number, dict(zip(headings, cells, strict=False)), headings, found, mark, exact)
+        row, troubles = _read_row(number, cells, found, mark, exact)
         rows.append(row)
         findings += troubles
-    titles = {role.name: heading for heading, (role, _) in zip(headings, found, strict=True) if role}
+    titles = {one.role.name: one.heading for one in found if one.role}
     if "gpus_per_node" not in titles and {"nodes", "tok_s_per_node", "per_node_ratio"} & set(titles):
         notes.append(f"a node has {gpus_per_node} GPUs, since no column says")
     if set(titles) & set(RATIO_OF):
@@ -206,17 +204,28 @@ def check_text(
         notes.append(f"ratios compare with {base}")
     complete = [_with_node(row, gpus_per_node) for row in rows]
     findings += [one for index in range(len(rows)) for one in _check_row(index, rows, complete, titles, base)]
-    unknown = tuple(heading for heading, (role, _) in zip(headings, found, strict=True) if role is None)
-    return Checked(tuple(rows), tuple(sorted(findings, key=lambda one: one.line)), unknown, tuple(notes))
+    findings.sort(key=lambda one: one.line)
+    return Checked(tuple(rows), tuple(findings), tuple(one.heading for one in found if not one.role), tuple(notes))
 
 
-def _roles(headings: Sequence[str], columns: Mapping[str, str] | None) -> list[tuple[Role | None, Fraction]]:
-    """By heading; of several columns of text, the first names the product."""
-    found: list[tuple[Role | None, Fraction]] = []
+@dataclass(frozen=True)
+class Column:
+    """What stands below a heading."""
+
+    heading: str
+    role: Role | None
+    """None where nobody knows."""
+    scale: Fraction
+    """That its numbers are multiplied with: a hundredth, of cents."""
+
+
+def _columns(headings: Sequence[str], given: Mapping[str, str] | None) -> list[Column]:
+    """In their order; of several columns of text, the first names the product."""
+    found: list[Column] = []
     for heading in headings:
-        role, scale = role_of(heading, columns)
-        named = role is not None and role.kind == "text" and any(one is role for one, _ in found)
-        found.append((None if named else role, scale))
+        role, scale = role_of(heading, given)
+        named = role is not None and role.kind == "text" and any(one.role is role for one in found)
+        found.append(Column(heading, None if named else role, scale))
     return found
 
 
@@ -231,33 +240,27 @@ def _mark(delimiter: str, cells: Sequence[str]) -> Mark:
 
 
 def _read_row(
-    number: int,
-    cells: Mapping[str, str],
-    headings: Sequence[str],
-    found: Sequence[tuple[Role | None, Fraction]],
-    mark: Mark,
-    exact: Sequence[str],
+    number: int, cells: Sequence[str], columns: Sequence[Column], mark: Mark, exact: Sequence[str]
 ) -> tuple[Row, list[Finding]]:
-    """A row, and findings of cells that are not readable."""
-    product = next((cells.get(heading, "") for heading, (role, _) in zip(headings, found, strict=True)
-                    if role and role.name == "product"), "")  # fmt: skip
+    """A row, which may end early, and findings of cells that are not readable."""
+    below = [(column, column.role, text) for column, text in zip(columns, cells, strict=False) if column.role]
+    product = next((text for _, role, text in below if role.name == "product"), "")
     kept: dict[str, Printed] = {}
     troubles = []
-    for heading, (role, scale) in zip(headings, found, strict=True):
-        text = cells.get(heading, "")
-        if role is None or role.kind == "text" or text.strip().lower() in EMPTY:
+    for column, role, text in below:
+        if role.kind == "text" or text.strip().lower() in EMPTY:
             continue
         try:
             printed = read_printed(text, mark)
-            half_unit = Fraction(0) if role.name in exact else printed.half_unit * scale
-            scaled = replace(printed, value=printed.value * scale, half_unit=half_unit)
+            half_unit = Fraction(0) if role.name in exact else printed.half_unit * column.scale
+            scaled = replace(printed, value=printed.value * column.scale, half_unit=half_unit)
             Row(line=number, cells={role.name: scaled})
             kept[role.name] = scaled
         except Unreadable as error:
-            troubles.append(Finding(number, product, heading, role.name, text, "unreadable", reason=str(error)))
+            troubles.append(Finding(number, product, column.heading, role.name, text, "unreadable", reason=str(error)))
         except ValidationError as error:
             why = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            troubles.append(Finding(number, product, heading, role.name, text, "unreadable", reason=why))
+            troubles.append(Finding(number, product, column.heading, role.name, text, "unreadable", reason=why))
     return Row(line=number, product=product, cells=kept), troubles
 
 
@@ -282,55 +285,66 @@ def _check_row(
     findings = []
     for role, cell in row.cells.items():
         said = row.interval(role)
-        if said is None or not (role in RATIO_OF or any(formula.gives == role for formula in FORMULAS)):
+        if said is None or not (role in RATIO_OF or role in DERIVED):
             continue
-        about: dict[str, Any] = {
-            "line": row.line, "product": row.product, "heading": titles[role], "role": role, "says": cell.text
-        }  # fmt: skip
-        text, should, exact, lacking = _expected(role, known, rows, complete, base)
-        if should is None or exact is None:
-            findings.append(Finding(**about, verdict="not checked", reason=lacking))
-        elif said.meets(should):
-            why = "within rounding" if said.middle != exact.middle else "exact"
-            findings.append(Finding(**about, verdict="consistent", should=should, from_prints=exact.middle,
-                                    reason=f"{why}: {text}"))  # fmt: skip
-        elif cell.coarse.meets(should):
-            reason = f"only if rounded to {show(cell.coarse.high - cell.coarse.low)}s: {text} is {show(exact.middle)}"
-            findings.append(Finding(**about, verdict="coarse", should=should, from_prints=exact.middle, reason=reason))
-        else:
-            guess = _guess(role, cell, said, should, index, complete)
-            far = abs(said.middle / exact.middle - 1) if exact.middle else Fraction(0)
-            reason = (
-                f"{text} is {show(exact.middle)}, with all rounding {show_interval(should)}; the cell stands for "
-                f"{show_interval(said)}, {show(far * 100, 3)} % off{guess}"
-            )
-            findings.append(Finding(**about, verdict="inconsistent", should=should, from_prints=exact.middle,
-                                    reason=reason))  # fmt: skip
+        where = row.line, row.product, titles[role], role, cell.text
+        due = _expected(role, known, rows, complete, base)
+        if isinstance(due, str):
+            findings.append(Finding(*where, "not checked", reason=due))
+            continue
+        verdict, reason = _compared(cell, said, due)
+        if verdict == "inconsistent":
+            reason += _guess(role, cell, said, due.should, index, complete)
+        findings.append(Finding(*where, verdict, due.should, reason))
     return findings
 
 
-def _expected(
-    role: str, known: Known, rows: Sequence[Row], complete: Sequence[Known], base: str
-) -> tuple[str, Interval | None, Interval | None, str]:
-    """Formula in words, interval, interval of exact prints, and what is missing where there is none."""
+@dataclass(frozen=True)
+class _Expected:
+    """What a cell has to be, by other cells."""
+
+    formula: str
+    """In words."""
+    should: Interval
+    """For all numbers behind the other prints."""
+    exact: Fraction
+    """If the other prints were exact."""
+
+
+def _compared(cell: Printed, said: Interval, due: _Expected) -> tuple[Verdict, str]:
+    """Whether a cell can be what it has to be, and why."""
+    if said.meets(due.should):
+        why = "within rounding" if said.middle != due.exact else "exact"
+        return "consistent", f"{why}: {due.formula}"
+    if cell.coarse.meets(due.should):
+        unit = show(cell.coarse.high - cell.coarse.low)
+        return "coarse", f"only if rounded to {unit}s: {due.formula} is {show(due.exact)}"
+    far = abs(said.middle / due.exact - 1) if due.exact else Fraction(0)
+    return "inconsistent", (
+        f"{due.formula} is {show(due.exact)}, with all rounding {show_interval(due.should)}; the cell stands for "
+        f"{show_interval(said)}, {show(far * 100, 3)} % off"
+    )
+
+
+def _expected(role: str, known: Known, rows: Sequence[Row], complete: Sequence[Known], base: str) -> _Expected | str:
+    """What a cell of that role has to be; where it cannot be told, what is missing."""
     if role in RATIO_OF:
         of = RATIO_OF[role]
         anchor = complete[[row.product for row in rows].index(base)]
-        here, there = _value(of, known), _value(of, anchor)
-        if here is None or there is None:
-            return "", None, None, f"needs {of} of the row and of {base}, or what it follows from"
-        exact = _value(of, _middles(known)), _value(of, _middles(anchor))
-        assert exact[0] is not None
-        assert exact[1] is not None
+        here, there = (_value(of, each) for each in (known, anchor))
+        exact_here, exact_there = (_value(of, _middles(each)) for each in (known, anchor))
+        if here is None or there is None or exact_here is None or exact_there is None:
+            return f"needs {of} of the row and of {base}, or what it follows from"
+        formula = f"{of} over that of {base}"
         if known is anchor:
             # Over itself it is 1, however its own figures were rounded.
-            return f"{of} over that of {base}", exactly(1), exactly(1), ""
-        return f"{of} over that of {base}", here / there, exact[0] / exact[1], ""
-    formula, should = computed(role, known)
-    if formula is None:
+            return _Expected(formula, exactly(1), Fraction(1))
+        return _Expected(formula, here / there, exact_here.middle / exact_there.middle)
+    found, should = computed(role, known)
+    if found is None or should is None:
         first = next(one for one in FORMULAS if one.gives == role)
-        return "", None, None, f"needs {', '.join(name for name in first.needs if name not in known)}"
-    return formula.text, should, formula.compute(_middles(known)), ""
+        return f"needs {', '.join(name for name in first.needs if name not in known)}"
+    return _Expected(found.text, should, found.compute(_middles(known)).middle)
 
 
 def _value(role: str, known: Known) -> Interval | None:

@@ -37,6 +37,16 @@ class Quantity:
     """A count: two runs of the same versions give the same figure."""
     higher_is_better: bool = False
 
+    def worsening(self, before: float, now: float) -> float:
+        """How many times as bad a figure has become: above 1 is worse, whichever way that is.
+
+        1 where nothing changed, of zeros too; infinite where it has become any times as bad.
+        """
+        above, below = (before, now) if self.higher_is_better else (now, before)
+        if above == below:
+            return 1.0
+        return above / below if below else math.inf
+
 
 SECONDS = Quantity("time", "s")
 COUNTS = tuple(
@@ -73,6 +83,13 @@ class Place:
     def without_versions(self) -> tuple[str, str, str]:
         """The part of the key that an upgrade does not change."""
         return self.runtime, self.arch, self.device
+
+
+def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """``triton 3.9.0 -> 3.10.0`` for each distribution that differs, in the order of their names."""
+    names = sorted(before.keys() | after.keys())
+    pairs = [(name, before.get(name, "absent"), after.get(name, "absent")) for name in names]
+    return tuple(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
 
 
 @dataclass(frozen=True)
@@ -136,7 +153,7 @@ class Ruling:
     reason: str
     """One sentence with figures: why this outcome and no other."""
     against: str = "pair"
-    """``pair``, ``baseline`` or ``anchor``."""
+    """``pair``, ``baseline``, ``anchor``, or ``missing baseline`` where there should be one and is none."""
 
 
 def gravest(outcomes: Sequence[Outcome]) -> Outcome:

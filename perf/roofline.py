@@ -26,6 +26,7 @@ from waveproof.fixtures.products import Product
 from waveproof.golden.judges import memory_floor
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
+from waveproof.kernels.operators.mla import DEEPSEEK
 
 MATRIX = "matrix"
 """What sets a floor that is not the memory's."""
@@ -219,7 +220,7 @@ def _latent(call: Call) -> int:
     # An extend's own tokens come after the cache; elsewhere they are in it.
     keys = cached + queries if call.operator == "mla_extend" else cached
     # Scores over the whole width, values over all but the rotary part.
-    return int(q.shape[1]) * _seen(queries, keys, True) * (int(q.shape[2]) + 512)
+    return int(q.shape[1]) * _seen(queries, keys, True) * (int(q.shape[2]) + DEEPSEEK.kv_lora_rank)
 
 
 def _per_head(call: Call) -> int:

@@ -15,7 +15,7 @@ import contextlib
 import gzip
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,12 +40,29 @@ class BadState(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Facts:
+    """When and with what a point was measured, and what the server said of itself before and after."""
+
+    started: str
+    """ISO 8601, UTC."""
+    attempt: int
+    """How often it was begun before."""
+    versions: Mapping[str, str]
+    """Of ``aiperf``, and of the ``server``; empty where it does not tell."""
+    models: tuple[tuple[str, ...], tuple[str, ...]]
+    """Names, before and after."""
+    sent: tuple[int, ...]
+    """Tokens of each prompt, the warm-up's first."""
+    acceptance: Acceptance
+    """Of draft tokens while it ran, its warm-up included; empty where the server tells none."""
+
+
+@dataclass(frozen=True)
 class PointResult:
     """What came of a point."""
 
     point: Point
-    facts: dict[str, Any]
-    """When and with what it was measured, and what the server said of itself before and after."""
+    facts: Facts
     requests: tuple[Request, ...]
     refusals: tuple[Refusal, ...]
     failure: Failure | None
@@ -54,15 +71,9 @@ class PointResult:
     warnings: tuple[str, ...] = ()
 
     @property
-    def acceptance(self) -> Acceptance:
-        """Of draft tokens while it ran, its warm-up included; empty where the server tells none."""
-        read = self.facts.get("acceptance") or {}
-        return Acceptance(**{**read, "per_position": tuple(read.get("per_position", ()))})
-
-    @property
     def acceptance_length(self) -> float | None:
         """Tokens emitted by a verification step, 1 where no draft token stands; None where unknown."""
-        counted = self.acceptance
+        counted = self.facts.acceptance
         if counted.drafts and counted.accepted is not None:
             return 1.0 + counted.accepted / counted.drafts
         return counted.mean_length
@@ -113,7 +124,7 @@ class SweepResult:
             )
             case += f"/{one.point.name}" if self.plan.kind == "mixed" else ""
             case += f"/{variant}" if variant else ""
-            place = Place("server", device=self.plan.target.label, versions=one.facts.get("versions", {}))
+            place = Place("server", device=self.plan.target.label, versions=one.facts.versions)
             for quantity, values in (
                 (TOKEN_RATE, one.figures.stream_rates),
                 (AGGREGATE_RATE, (one.figures.aggregate_tok_s,)),
@@ -194,7 +205,7 @@ def load(folder: Path, stopped: str = "") -> SweepResult:
     done = [(point, home) for point, home in homes if home.is_dir()]
     missing = [point.name for point, home in homes if not home.is_dir()]
     read = [_facts(home) for _, home in done]
-    first = read[0]["models"][0] if read else []
+    first = read[0].models[0] if read else ()
     alone = [_result(plan, point, home, facts, first) for (point, home), facts in zip(done, read, strict=True)]
     points = tuple(_held_against(alone[0], one) for one in alone)
     failing = next((f"{one.point.name}: the server {one.failure}" for one in points if one.failure), "")
@@ -254,14 +265,14 @@ def _measure(plan: Plan, point: Point, program: Aiperf, home: Path, watch: Calla
     except ServerSilent:
         # It died, as the log says too.
         after = ()
-    facts = {
-        "started": began.isoformat(timespec="seconds"),
-        "attempt": attempt,
-        "versions": {"aiperf": program.version, "server": server_version(plan.target, told)},
-        "models": [list(before), list(after)],
-        "sent": [prompt.tokens for prompt in prompts],
-        "acceptance": asdict(acceptance_so_far(plan.target).since(drafts)),
-    }
+    facts = Facts(
+        began.isoformat(timespec="seconds"),
+        attempt,
+        {"aiperf": program.version, "server": server_version(plan.target, told)},
+        (before, after),
+        tuple(prompt.tokens for prompt in prompts),
+        acceptance_so_far(plan.target).since(drafts),
+    )
     with log.open(encoding="utf-8") as plain, gzip.open(part / _LOG, "wt", compresslevel=6, encoding="utf-8") as packed:
         # A server may repeat the key in its error message.
         packed.writelines(without_secrets(line, plan.target) for line in plain)
@@ -273,7 +284,7 @@ def _measure(plan: Plan, point: Point, program: Aiperf, home: Path, watch: Calla
         if kept.is_file():
             text = kept.read_text(encoding="utf-8", errors="replace")
             _written(kept, without_places(text, plan.target, home.parent.parent))
-    _written(part / _FACTS, json.dumps(facts, indent=1) + "\n")
+    _written(part / _FACTS, json.dumps(asdict(facts), indent=1) + "\n")
     part.rename(home)
 
 
@@ -306,27 +317,35 @@ def _written(path: Path, text: str) -> None:
     scratch.replace(path)
 
 
-def _facts(home: Path) -> dict[str, Any]:
+def _facts(home: Path) -> Facts:
     try:
         read: dict[str, Any] = json.loads((home / _FACTS).read_text(encoding="utf-8"))
         before, after = read["models"]
         if not isinstance(read["versions"], dict) or not all(isinstance(one, int) for one in read["sent"]):
             raise ValueError(f"versions or tokens sent are of another type, models {before} and {after}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        counted = read.get("acceptance") or {}
+        return Facts(
+            str(read.get("started") or ""),
+            int(read.get("attempt", 0)),
+            read["versions"],
+            (tuple(before), tuple(after)),
+            tuple(read["sent"]),
+            Acceptance(**{**counted, "per_position": tuple(counted.get("per_position", ()))}),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadState(
             f"{home}: {_FACTS} cannot be read: {error!r}; take the folder away and --resume to measure the point again"
         ) from None
-    return read
 
 
 def _requests(home: Path, point: Point, warmup: bool = False) -> tuple[Request, ...]:
-    return read_log(home / _LOG, point, tuple(_facts(home)["sent"]), warmup)
+    return read_log(home / _LOG, point, _facts(home).sent, warmup)
 
 
-def _result(plan: Plan, point: Point, home: Path, facts: dict[str, Any], first: list[str]) -> PointResult:
+def _result(plan: Plan, point: Point, home: Path, facts: Facts, first: Sequence[str]) -> PointResult:
     requests = _requests(home, point)
     cold_start = unwarmed(_requests(home, point, warmup=True))
-    broken = (*refusals(requests, point, plan, (first, *facts["models"])), *cold_start)
+    broken = (*refusals(requests, point, plan, (first, *facts.models)), *cold_start)
     whole = None if broken else figures(requests, point.concurrency)
     notes = () if broken else warnings(requests, plan)
     return PointResult(point, facts, requests, broken, failure(requests, point), whole, notes)
@@ -335,7 +354,7 @@ def _result(plan: Plan, point: Point, home: Path, facts: dict[str, Any], first: 
 def _held_against(first: PointResult, one: PointResult) -> PointResult:
     """Refused where another server or build answered than at the first point; other load generators are named."""
     pairs = [
-        [str(point.facts["versions"].get("server") or "") for point in (first, one)],
+        [str(point.facts.versions.get("server") or "") for point in (first, one)],
         [", ".join(sorted({name for request in point.requests for name in request.models})) for point in (first, one)],
     ]
     changed = [f"{old} at {first.point.name}, {new} here" for old, new in pairs if old and new and old != new]
@@ -343,7 +362,7 @@ def _held_against(first: PointResult, one: PointResult) -> PointResult:
         many = len(one.requests)
         refusal = Refusal(SAME_SERVER, many, many, "; ".join(changed))
         return replace(one, refusals=(*one.refusals, refusal), figures=None, warnings=())
-    ours, theirs = (point.facts["versions"].get("aiperf") for point in (one, first))
+    ours, theirs = (point.facts.versions.get("aiperf") for point in (one, first))
     if ours != theirs and one.figures is not None:
         return replace(one, warnings=(*one.warnings, f"driven by aiperf {ours}, {first.point.name} by {theirs}"))
     return one

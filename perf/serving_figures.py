@@ -15,12 +15,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from waveproof.perf.intervals import bootstrap_interval
 from waveproof.perf.serving_log import Request
 from waveproof.perf.serving_plan import LONG, SHORT
 
-_RESAMPLES = 1000
-_FEWEST = 4
-"""Requests below which no interval is given."""
 _FALLING = 0.7
 """Of the largest speed between lengths: below it one slope does not describe all lengths."""
 
@@ -78,21 +76,8 @@ def percentiles(values: Sequence[float], interval: bool = False) -> Percentiles:
     if not values:
         raise NoFigures("percentiles of nothing")
     p50, p90, p99 = (float(one) for one in np.percentile(values, (50, 90, 99)))
-    return Percentiles(p50, p90, p99, max(values), len(values), median_interval(values) if interval else None)
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the median by bootstrap over the values; None where there are fewer than four."""
-    if len(values) < _FEWEST:
-        return None
-    if len(set(values)) == 1:
-        return values[0], values[0]
-    from scipy import stats
-
-    found = stats.bootstrap(
-        (np.asarray(values),), np.median, n_resamples=_RESAMPLES, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    ends = bootstrap_interval(np.median, values) if interval else None
+    return Percentiles(p50, p90, p99, max(values), len(values), ends)
 
 
 def figures(requests: Sequence[Request], concurrency: int) -> PointFigures:
@@ -118,7 +103,7 @@ def figures(requests: Sequence[Request], concurrency: int) -> PointFigures:
         seconds=seconds,
         per_stream_tok_s=float(np.median(rates)) if rates else 0.0,
         stream_rates=rates,
-        stream_interval=median_interval(rates),
+        stream_interval=bootstrap_interval(np.median, rates),
         slowest_stream_tok_s=float(np.percentile(rates, 1)) if rates else 0.0,
         aggregate_tok_s=tokens / seconds if seconds > 0 else 0.0,
         full_load_tok_s=_full_load(requests, concurrency),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from waveproof.perf.intervals import bootstrap_interval
 from waveproof.perf.serving import PointResult, SweepResult
 from waveproof.perf.serving_plan import Target, differences
 
@@ -40,9 +40,9 @@ def speed_ups(on: SweepResult, off: SweepResult) -> tuple[SpeedUp, ...]:
     aside = Target("http://any", "any")
     if changed := differences(replace(on.plan, target=aside), replace(off.plan, target=aside)):
         raise NotComparable(f"the runs asked different things: {'; '.join(changed[:4])}")
-    if idle := [one.point.name for one in on.reported if one.acceptance.drafts == 0]:
+    if idle := [one.point.name for one in on.reported if one.facts.acceptance.drafts == 0]:
         raise NotComparable(f"the server with speculation verified no draft in {', '.join(idle)}")
-    if drafting := [one.point.name for one in off.reported if one.acceptance.drafts]:
+    if drafting := [one.point.name for one in off.reported if one.facts.acceptance.drafts]:
         raise NotComparable(f"the server without speculation verified drafts in {', '.join(drafting)}")
     plain = {one.point.concurrency: one for one in off.reported}
     pairs = [(one, plain[one.point.concurrency]) for one in on.reported if one.point.concurrency in plain]
@@ -56,26 +56,11 @@ def _speed_up(on: PointResult, off: PointResult) -> SpeedUp:
     return SpeedUp(
         on.point.concurrency,
         fast.per_stream_tok_s / slow.per_stream_tok_s,
-        ratio_interval(fast.stream_rates, slow.stream_rates),
+        bootstrap_interval(_ratio_of_medians, fast.stream_rates, slow.stream_rates),
         fast.aggregate_tok_s / slow.aggregate_tok_s,
         on.acceptance_length,
     )
 
 
-def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the ratio of medians by bootstrap over both; None where one has fewer than four."""
-    if min(len(above), len(below)) < 4:
-        return None
-    from scipy import stats
-
-    def ratio(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(np.median(x, axis=axis) / np.median(y, axis=axis))
-
-    found = stats.bootstrap(
-        (np.asarray(above), np.asarray(below)),
-        ratio,
-        n_resamples=1000,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+def _ratio_of_medians(above: np.ndarray, below: np.ndarray, axis: int) -> np.ndarray:
+    return np.asarray(np.median(above, axis=axis) / np.median(below, axis=axis))

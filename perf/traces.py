@@ -23,7 +23,6 @@ Draw = Callable[[np.random.Generator, int, int], Array]
 """Of a generator, comparisons m and calls n: [m, n] seconds of successive calls."""
 
 FOLDER = Path(__file__).parent / "baselines" / "traces"
-RECORDED = ("recorded_idle", "recorded_busy", "recorded_moved")
 BASE = 300e-6
 """Seconds of an undisturbed call."""
 USUAL_LOOKS = (20, 40, 80)

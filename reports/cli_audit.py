@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from waveproof.reports.console import progress_bar, wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.audit.audit import Audit
@@ -59,7 +60,7 @@ def audit(
     if accept and baseline is None:
         raise typer.BadParameter("--accept writes into a --baseline", param_hint="--accept")
     made = _with_progress(audited, package, platform.value)
-    console = _console()
+    console = wide_console()
     named = f"{made.source} {made.version}".strip()
     read = f"{made.files} files, {made.functions} functions, {made.seconds:.1f} s"
     console.print(f"{named} on {made.platform}: {read}", markup=False, highlight=False, soft_wrap=True)
@@ -156,11 +157,7 @@ def _notes(made: Audit, comparison: Comparison | None) -> list[str]:
 
 def _with_progress(audited: Any, package: str, platform: str) -> Audit:
     """The audit, with a bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("files", total=None)
 
         def tell(what: str, done: int, of: int) -> None:
@@ -168,9 +165,3 @@ def _with_progress(audited: Any, package: str, platform: str) -> Audit:
 
         made: Audit = audited(package, platform, progress=tell)
     return made
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=180)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waveproof.reports.console import wide_console
+from waveproof.reports.console import progress_bar, wide_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -25,9 +25,6 @@ def counts(
     Needs no GPU; counts are exact and are no times. A minute on two cores. Exit status 1 where a growth is superlinear,
     a fast path is none or a result is wrong, 2 where nothing could be counted, 3 where some of it could not.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from waveproof.kernels.runtimes.catalogue import ARCHES
     from waveproof.perf.counts import Found, count_all, in_workers
     from waveproof.perf.growth_ladders import LADDERS, every_case, judge_ladder
@@ -45,8 +42,7 @@ def counts(
         raise typer.BadParameter("a picture is of one architecture", param_hint="--picture")
     sections, measurements, broken, absent, cases = [], [], False, 0, every_case()
     pairs = PAIRS if guards else ()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress_bar() as progress:
         for name in arches:
             task = progress.add_task(f"counting on {name}", total=len(cases) + len(pairs))
             done = partial(_advance, progress, task)

@@ -348,7 +348,7 @@ def _show(sections: Sequence[Section], picture: Path | None, page: Path | None, 
             file.write_bytes(one.png)
             typer.echo(f"{file}: {one.caption}")
     if page is not None:
-        from waveproof.reports.perf_page import render_perf_page
+        from waveproof.reports.perf_page import write_perf_page
 
-        page.write_text(render_perf_page(sections, title), encoding="utf-8")
+        write_perf_page(page, sections, title)
         typer.echo(f"{page}: {len(sections)} sections")

@@ -15,7 +15,7 @@ from waveproof.reports.console import wide_console
 if TYPE_CHECKING:
     from waveproof.kernels.providers.registry import Subject
     from waveproof.perf.gpu_day import Day, Result, State
-    from waveproof.perf.gpu_day_trial import Trial
+    from waveproof.perf.gpu_day_terms import Trial
     from waveproof.reports.sections import Section
 
 UNAVAILABLE = 3
@@ -66,9 +66,10 @@ def gpu_day(
     from time import monotonic
 
     from waveproof.perf.gpu_day import BadBudget, Day, run_day
+    from waveproof.perf.gpu_day_plan import trials_for
     from waveproof.perf.gpu_day_station import ChildStation, DeviceMissing
-    from waveproof.perf.gpu_day_trials import trials_for
     from waveproof.perf.records import EXIT_STATUS
+    from waveproof.reports.perf_page import write_perf_page
     from waveproof.reports.sections import print_sections
     from waveproof.reports.speed_picture import day_sections
 
@@ -109,7 +110,8 @@ def gpu_day(
     print_sections(sections, console)
     typer.echo(f"results: {file}; waveproof perf history import {file}")
     if page is not None:
-        _write_page(page, sections, day)
+        write_perf_page(page, sections, f"GPU day, {runtime}", versions=day.place.versions)
+        typer.echo(f"page: {page}")
     raise typer.Exit(EXIT_STATUS[day.outcome])
 
 
@@ -206,12 +208,3 @@ def capture_goldens(store: Path, seconds: float, runtime: str = "cuda") -> Resul
 
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in text[-MOST_PRINTED:].splitlines() if line.strip())
-
-
-def _write_page(page: Path, sections: Sequence[Section], day: Day) -> None:
-    from waveproof.reports.perf_page import render_perf_page
-
-    page.parent.mkdir(parents=True, exist_ok=True)
-    text = render_perf_page(sections, f"GPU day, {day.place.runtime}", versions=day.place.versions)
-    page.write_text(text, encoding="utf-8")
-    typer.echo(f"page: {page}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waveproof.reports.console import wide_console
+from waveproof.reports.console import progress_bar, wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.head_counts import Cell
@@ -52,14 +52,10 @@ def _collect(arches: Sequence[str], counts: Sequence[int]) -> tuple[list[Cell], 
     """Cells and notes of all architectures, a process each, with a progress bar on stderr."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from waveproof.fixtures.head_count_process import SECTIONS, Note, cells_of
     from waveproof.fixtures.head_counts import Cell
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress, ThreadPoolExecutor() as pool:
+    with progress_bar() as progress, ThreadPoolExecutor() as pool:
 
         def collect(arch: str) -> list[Cell | Note]:
             task = progress.add_task(arch, total=len(counts) * len(SECTIONS))

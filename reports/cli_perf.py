@@ -78,7 +78,7 @@ def nightly(
     import json
 
     from waveproof.perf.history import History
-    from waveproof.perf.ledger import LEDGER, SIGNERS, Ledger
+    from waveproof.perf.ledger import LEDGER, Ledger
     from waveproof.perf.run_files import runs_of
     from waveproof.reports.history_sections import courses
     from waveproof.reports.nightly import brief, conclusion, measure, night_sections, not_measured, write_page
@@ -89,7 +89,7 @@ def nightly(
     with History(history) as past:  # before an hour of measuring, not after
         remembered = "" if forgetful else past.ledger_head()
         expected = past.expected(RECENT)
-    signed = Ledger.load(path, path.with_name(SIGNERS.name), remembered)
+    signed = Ledger.load(path, remembered=remembered)
     calibrated = [f"--perf-thresholds={thresholds.resolve()}"] if thresholds else []
     status, benchmarks = measure(results.resolve(), path, [*calibrated, *(tests or [])])
     document = json.loads(results.read_text(encoding="utf-8"))

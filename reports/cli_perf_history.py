@@ -105,14 +105,14 @@ def plot(
 ) -> None:
     """Draw each figure over time with its change points, anchor and baseline."""
     from waveproof.perf.history import History
-    from waveproof.perf.ledger import LEDGER, SIGNERS, Ledger
+    from waveproof.perf.ledger import LEDGER, Ledger
     from waveproof.reports.history_sections import courses, pictures_of
 
     with History(history) as past:
         found = courses(past, _chosen(case, quantity, past.keys()))
-    path = ledger or LEDGER
+    signed = Ledger.load(ledger or LEDGER)
     output.mkdir(parents=True, exist_ok=True)
-    for picture in pictures_of(found, Ledger.load(path, path.with_name(SIGNERS.name))):
+    for picture in pictures_of(found, signed):
         file = output / f"{picture.name}.png"
         file.write_bytes(picture.png)
         typer.echo(f"{file}: {picture.caption}")

@@ -58,20 +58,21 @@ def accept(
     signers: SignersFile = None,
 ) -> None:
     """Sign measured figures as the baseline from now on. What the baseline already says is left out."""
+    from waveproof.perf.ledger import LEDGER
     from waveproof.perf.ledger import accept as append
     from waveproof.perf.run_files import read_runs
     from waveproof.perf.signers import needs_password
     from waveproof.reports.history_sections import matching
     from waveproof.reports.sections import print_sections
 
-    path, known = _files(ledger, signers)
+    path = ledger or LEDGER
     measured = [one for run in read_runs(results) for one in run.measurements]
     wanted = set(matching(case, quantity, [one.key for one in measured]))
     # A test that is run twice, or a figure that two tests measure, is one figure where it is exact.
     distinct = {(one.key, one.values, tuple(sorted(one.place.versions.items()))): one for one in measured}
     chosen = [one for one in distinct.values() if one.key in wanted]
     password = typer.prompt("Passphrase", hide_input=True).encode() if needs_password(key) else None
-    entries = append(chosen, reason, key, path=path, signers=known, anchor=anchor, password=password)
+    entries = append(chosen, reason, key, path=path, signers=signers, anchor=anchor, password=password)
     if entries:
         more = f", the first {MOST_SHOWN}" if len(entries) > MOST_SHOWN else ""
         print_sections([entries_section(entries[:MOST_SHOWN], f"Accepted into {path.name}{more}")], wide_console(220))
@@ -89,20 +90,20 @@ def verify(
 ) -> None:
     """Say of each line what is wrong with it: chain, signature, signer, old figure, reason. Exit status 1 if any is."""
     from waveproof.perf.history import History
-    from waveproof.perf.ledger import Ledger
+    from waveproof.perf.ledger import LEDGER, Ledger
     from waveproof.perf.ledger import verify as problems_of
 
-    path, known = _files(ledger, signers)
+    path = ledger or LEDGER
     path.open("rb").close()  # one that was removed is not whole
     if history is not None and not remembered:
         with History(history) as past:
             remembered = past.ledger_head()
-    problems = problems_of(path, known, remembered)
+    problems = problems_of(path, signers, remembered)
     for problem in problems:
         typer.echo(f"{path.name}:{problem.line}: {problem.rule}: {problem.what}")
     if problems:
         raise typer.Exit(1)
-    whole = Ledger.load(path, known)
+    whole = Ledger.load(path, signers)
     typer.echo(f"{path.name}: {len(whole.entries)} entries, chain and signatures hold; last line {whole.head}")
 
 
@@ -114,13 +115,13 @@ def show(
     signers: SignersFile = None,
 ) -> None:
     """Print the entries of a ledger that holds."""
-    from waveproof.perf.ledger import Ledger
+    from waveproof.perf.ledger import LEDGER, Ledger
     from waveproof.reports.history_sections import matching
     from waveproof.reports.sections import print_sections
 
-    path, known = _files(ledger, signers)
+    path = ledger or LEDGER
     path.open("rb").close()
-    entries = Ledger.load(path, known).entries
+    entries = Ledger.load(path, signers).entries
     wanted = set(matching(case, quantity, [one.measurement.key for one in entries]))
     shown = [one for one in entries if one.measurement.key in wanted]
     print_sections([entries_section(shown, f"{path.name}: {len(shown)} of {len(entries)} entries")], wide_console(220))
@@ -146,11 +147,3 @@ def entries_section(entries: Sequence[Entry], title: str) -> Section:
         )  # fmt: skip
     columns = ("line", "case", "quantity", "old", "new", "reason", "signer", "date", "place", "versions")
     return Section(title, "", (Table("", columns, tuple(rows), "", (0, 3, 4)),))
-
-
-def _files(ledger: Path | None, signers: Path | None) -> tuple[Path, Path]:
-    from waveproof.perf.ledger import LEDGER, SIGNERS
-
-    if ledger is None:
-        return LEDGER, signers or SIGNERS
-    return ledger, signers or ledger.with_name(SIGNERS.name)

@@ -40,7 +40,7 @@ def page(
     import json
 
     from waveproof.perf.run_files import read_runs
-    from waveproof.reports.perf_page import render_perf_page
+    from waveproof.reports.perf_page import write_perf_page
     from waveproof.reports.perf_sections import left_sections, run_sections, versions_of
 
     if not perf_results and history is None:
@@ -61,25 +61,28 @@ def page(
         sections += past_sections
         runs = runs or past_runs[-1:]
     when = max((run.when for run in runs), default=None)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render_perf_page(sections, title, when, versions_of(runs)), encoding="utf-8")
+    write_perf_page(output, sections, title, when, versions_of(runs))
     typer.echo(f"{output}: {len(sections)} sections, {output.stat().st_size / 1024:,.0f} KiB")
 
 
 def _of_history(history: Path, ledger: Path | None, runs: Sequence[Run]) -> tuple[list[Section], list[Run]]:
     """Change points, drift and courses, with pictures of what the runs' rulings or its changes make worth seeing."""
     from waveproof.perf.history import History
-    from waveproof.perf.ledger import LEDGER, SIGNERS, Ledger
-    from waveproof.perf.records import GRAVITY
-    from waveproof.reports.history_sections import changes_section, courses, drift_section, pictures_of, worth_a_picture
+    from waveproof.perf.ledger import LEDGER, Ledger
+    from waveproof.reports.history_sections import (
+        changes_section,
+        courses,
+        drift_section,
+        gravest_outcomes,
+        pictures_of,
+        worth_a_picture,
+    )
     from waveproof.reports.perf_sections import history_section
 
-    path = ledger or LEDGER
     if ledger is not None and not ledger.is_file():
         raise NothingToShow(f"--ledger {ledger.name}: there is no such file")
-    signed = Ledger.load(path, path.with_name(SIGNERS.name))
-    rulings = sorted((one for run in runs for one in run.rulings), key=lambda one: GRAVITY.index(one.outcome))
-    outcomes: dict[tuple[str, str], str] = {(one.case, one.quantity): one.outcome for one in rulings}
+    signed = Ledger.load(ledger or LEDGER)
+    outcomes = gravest_outcomes(one for run in runs for one in run.rulings)
     with History(history) as past:
         found = courses(past)
         pictures = pictures_of(worth_a_picture(found, outcomes), signed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waveproof.reports.console import wide_console
+from waveproof.reports.console import progress_bar, wide_console
 
 if TYPE_CHECKING:
     from waveproof.fixtures.resources.budgets import Budget, Change, Compilation, Difference, Kernel
@@ -75,17 +75,13 @@ def compile_all(pairs: Sequence[tuple[LaunchCase, str]]) -> tuple[list[Compilati
     """All cases, two processes at a time, with a progress bar on stderr; and what was not available."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from waveproof.fixtures.resources.budgets import Compilation
     from waveproof.fixtures.resources.process import compiled
 
     groups: dict[tuple[str, str], list[tuple[LaunchCase, str]]] = {}
     for case, arch in pairs:
         groups.setdefault((case.package, arch), []).append((case, arch))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress, ThreadPoolExecutor(2) as pool:
+    with progress_bar() as progress, ThreadPoolExecutor(2) as pool:
         task = progress.add_task("compiling", total=len(pairs))
 
         def collect(group: Sequence[tuple[LaunchCase, str]]) -> list[Compilation | str]:

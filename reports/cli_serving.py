@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waveproof.reports.console import wide_console
+from waveproof.reports.console import progress_bar, wide_console
 
 if TYPE_CHECKING:
     from waveproof.perf.serving import SweepResult
-    from waveproof.perf.serving_plan import Plan
+    from waveproof.perf.serving_plan import Plan, Target
     from waveproof.reports.sections import Section
 
 app = typer.Typer(
@@ -169,7 +169,7 @@ def report(
     raise typer.Exit(max(result.exit_status for result in results))
 
 
-def _target(base_url: str, model: str, endpoint: Endpoint, api_key_env: str, label: str) -> Any:
+def _target(base_url: str, model: str, endpoint: Endpoint, api_key_env: str, label: str) -> Target:
     import os
 
     from waveproof.perf.serving_plan import Target
@@ -195,7 +195,7 @@ def _seed(given: int | None, state: Path, resume: bool) -> int:
 
 
 def _options(
-    target: Any, tokenizer: str, text: str, vocabulary: str, allow_cached: int, seed: int, timeout: float,
+    target: Target, tokenizer: str, text: str, vocabulary: str, allow_cached: int, seed: int, timeout: float,
     extra: Sequence[str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Of a plan, common to all kinds."""
@@ -219,7 +219,7 @@ def _options(
     return {**chosen, "extra": tuple(bodies.items())}
 
 
-def _vocabulary(given: str, target: Any, tokenizer: str) -> tuple[int, int]:
+def _vocabulary(given: str, target: Target, tokenizer: str) -> tuple[int, int]:
     """Ids to draw from: as given, or the tokenizer's, or what llama.cpp's list of models tells, without both ends."""
     from waveproof.perf.serving import ServerSilent, ask_models
 
@@ -253,15 +253,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _run(plan: Plan, state: Path, resume: bool, aiperf: str) -> SweepResult:
     """Measure, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from waveproof.perf.serving import run_plan
     from waveproof.perf.serving_client import find_aiperf
 
     program = find_aiperf(aiperf)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with progress_bar(transient=False) as progress:
         points = progress.add_task("points", total=len(plan.points))
         answers = progress.add_task("answers", total=None)
         names = [point.name for point in plan.points]
@@ -294,11 +290,11 @@ def _write(results: Sequence[SweepResult], page: Path | None, json_output: Path 
 
     print_sections(shown(False), wide_console(200))
     if page is not None:
-        from waveproof.reports.perf_page import render_perf_page
+        from waveproof.reports.perf_page import write_perf_page
 
         title = f"Serving {results[0].plan.target.model}"
-        versions = results[0].points[0].facts.get("versions") if results[0].points else None
-        page.write_text(render_perf_page(shown(True), title, versions=versions), encoding="utf-8")
+        versions = results[0].points[0].facts.versions if results[0].points else None
+        write_perf_page(page, shown(True), title, versions=versions)
         typer.echo(f"{page}: written")
     if json_output is not None:
         from waveproof.perf.records import to_json

@@ -1,4 +1,4 @@
-"""The console that tables are printed on."""
+"""The console that tables are printed on, and the bar of what takes long."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 
 def wide_console(width: int = 180) -> Console:
@@ -18,3 +19,16 @@ def wide_console(width: int = 180) -> Console:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=width)
+
+
+def progress_bar(transient: bool = True) -> Progress:
+    """A bar on stderr, so that stdout is the result alone: description, bar, so many of how many, time.
+
+    Args:
+        transient: whether it is wiped away at the end.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=transient)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from waveproof.perf.claims import Reconciled
 from waveproof.perf.economics import (
@@ -17,6 +18,9 @@ from waveproof.perf.economics import (
 from waveproof.perf.memory_fit import GB, Fit
 from waveproof.reports.picture_style import BLACK, COLOURS, GRID, QUIET, figure, line, png_of, style
 from waveproof.reports.sections import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SMOOTH = 60
 
@@ -34,10 +38,7 @@ def cost_picture(systems: Sequence[Served], watts: Mapping[str, float], pue: flo
     return Picture("cost", png_of(drawn), caption)
 
 
-def _over_price(axes: object, systems: Sequence[Served]) -> list[str]:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
+def _over_price(axes: Axes, systems: Sequence[Served]) -> list[str]:
     best = min(systems, key=lambda one: one.usd_per_million_output_tokens)
     top = 1.25 * max(one.usd_per_gpu_hour for one in systems)
     words = []
@@ -64,11 +65,8 @@ def _over_price(axes: object, systems: Sequence[Served]) -> list[str]:
 
 
 def _over_tariff(
-    axes: object, systems: Sequence[Served], watts: Mapping[str, float], pue: float, top: float
+    axes: Axes, systems: Sequence[Served], watts: Mapping[str, float], pue: float, top: float
 ) -> list[str]:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
     lines = [over_tariff(one, watts[one.product], pue) for one in systems if one.product in watts]
     words = []
     axes.axvspan(*USUAL_USD_PER_KWH, color=GRID, alpha=0.6, linewidth=0)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from waveproof.perf.change_points import ChangePoint
 from waveproof.perf.history import Point
-from waveproof.perf.ledger import version_changes
 from waveproof.perf.night import DRIFT
-from waveproof.perf.records import Measurement
+from waveproof.perf.records import Measurement, version_changes
 from waveproof.reports.picture_style import (
     BLUE,
     GREEN,

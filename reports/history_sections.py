@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from waveproof.perf.change_points import ChangePoint, change_points, least_after, ratio
+from waveproof.perf.change_points import ChangePoint, change_points, least_after
 from waveproof.perf.history import History, Key, Point
 from waveproof.perf.ledger import Ledger
 from waveproof.perf.night import DRIFT, TOLERANCE
+from waveproof.perf.records import GRAVITY, Outcome, Ruling
 from waveproof.reports.history_picture import change_text, history_picture
 from waveproof.reports.perf_sections import shown_place, shown_value
 from waveproof.reports.sections import Picture, Section, Table
@@ -71,7 +72,7 @@ def drift_section(found: Sequence[Course], ledger: Ledger) -> Section:
         if anchor is None:
             continue
         old, new = anchor.measurement.median, latest.median
-        worse = ratio(old, new) if latest.quantity.higher_is_better else ratio(new, old)
+        worse = latest.quantity.worsening(old, new)
         cells = (
             latest.case, latest.quantity.name, shown_value(old, latest.quantity), f"{anchor.date}",
             shown_value(new, latest.quantity), f"{100 * (worse - 1):+.3g} %", shown_place(latest.place),
@@ -103,12 +104,18 @@ def pictures_of(found: Iterable[Course], ledger: Ledger | None = None) -> tuple[
     return tuple(drawn)
 
 
-def worth_a_picture(found: Sequence[Course], outcomes: Mapping[tuple[str, str], str]) -> tuple[Course, ...]:
+def gravest_outcomes(rulings: Iterable[Ruling]) -> dict[tuple[str, str], Outcome]:
+    """The gravest outcome of each case and quantity."""
+    ordered = sorted(rulings, key=lambda one: GRAVITY.index(one.outcome))
+    return {(one.case, one.quantity): one.outcome for one in ordered}
+
+
+def worth_a_picture(found: Sequence[Course], outcomes: Mapping[tuple[str, str], Outcome]) -> tuple[Course, ...]:
     """What a reader wants to see first: what is not a pass tonight, then what ever changed; not all of hundreds.
 
     Args:
         found: all courses.
-        outcomes: by case and quantity, the gravest of tonight.
+        outcomes: tonight's, of :func:`gravest_outcomes`.
     """
     odd = [one for one in found if outcomes.get(one.key[:2], "pass") != "pass"]
     changed = [one for one in found if one.changes and one not in odd]

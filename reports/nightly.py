@@ -12,19 +12,25 @@ from typing import Any
 
 from waveproof.perf.history import History, Key
 from waveproof.perf.ledger import LEDGER, Ledger
-from waveproof.perf.night import section_of
-from waveproof.perf.records import EXIT_STATUS, GRAVITY, Outcome, gravest
+from waveproof.perf.records import EXIT_STATUS, GRAVITY, gravest
 from waveproof.perf.run_files import Run, read_runs
 from waveproof.reports.history_sections import (
     Course,
     changes_section,
     drift_section,
+    gravest_outcomes,
     matching,
     pictures_of,
     worth_a_picture,
 )
-from waveproof.reports.perf_page import render_perf_page
-from waveproof.reports.perf_sections import figures_section, history_section, rulings_section, versions_of
+from waveproof.reports.perf_page import write_perf_page
+from waveproof.reports.perf_sections import (
+    figures_section,
+    history_section,
+    left_sections,
+    rulings_section,
+    versions_of,
+)
 from waveproof.reports.sections import Section, Table
 
 
@@ -80,7 +86,7 @@ def night_sections(
     document: Mapping[str, Any], run: Run, found: Sequence[Course], ledger: Ledger, missing: Sequence[Key] = ()
 ) -> list[Section]:
     """What the gate said and what is missing, what the tests left to be read, change points and drift."""
-    left = [section_of(one) for one in document.get("sections", ())]
+    left = left_sections(document)
     lost = [_missing_section(missing)] if missing else []
     return [rulings_section(run), *lost, *left, changes_section(found), drift_section(found, ledger)]
 
@@ -115,13 +121,9 @@ def write_page(
     page: Path, sections: Sequence[Section], run: Run, past: History, found: Sequence[Course], ledger: Ledger
 ) -> None:
     """The same with pictures, every figure and the whole history."""
-    outcomes: dict[tuple[str, str], Outcome] = {}
-    for one in sorted(run.rulings, key=lambda one: GRAVITY.index(one.outcome)):
-        outcomes[one.case, one.quantity] = one.outcome
-    pictures = pictures_of(worth_a_picture(found, outcomes), ledger)
+    pictures = pictures_of(worth_a_picture(found, gravest_outcomes(run.rulings)), ledger)
     everything = [*sections, figures_section(run), history_section(past, pictures)]
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render_perf_page(everything, "Nightly performance", run.when, versions_of([run])), encoding="utf-8")
+    write_perf_page(page, everything, "Nightly performance", run.when, versions_of([run]))
 
 
 def conclusion(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
 from waveproof.reports.section_html import outcome_amounts, section_environment, shown_sections
 from waveproof.reports.sections import Section
@@ -42,3 +43,20 @@ def render_perf_page(
             warnings=sum(len(section.warnings) for section in prepared),
         )
     )
+
+
+def write_perf_page(
+    file: Path,
+    sections: Sequence[Section],
+    title: str,
+    when: datetime | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Write the page of :func:`render_perf_page` into a file, whose folder is made.
+
+    Raises:
+        BadPicture: a picture is no PNG.
+    """
+    text = render_perf_page(sections, title, when, versions)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")

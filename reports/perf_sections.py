@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from waveproof.perf.history import History, Key, Point
 from waveproof.perf.records import GRAVITY, Measurement, Place, Quantity, Ruling
 from waveproof.perf.run_files import Run
 from waveproof.reports.picture_style import short_number, short_seconds
-from waveproof.reports.sections import Picture, Section, Table
+from waveproof.reports.sections import Picture, Section, Table, section_of
 
 
 def run_sections(run: Run) -> tuple[Section, ...]:
@@ -20,8 +21,6 @@ def run_sections(run: Run) -> tuple[Section, ...]:
 
 def left_sections(document: object) -> tuple[Section, ...]:
     """What the tests left to be read, in the document that ``--perf-results`` wrote; none of other documents."""
-    from waveproof.perf.night import section_of
-
     fields = document.get("sections", ()) if isinstance(document, dict) else ()
     return tuple(map(section_of, fields))
 
@@ -99,10 +98,10 @@ def shown_place(place: Place) -> str:
 
 def shown_change(old: float, new: float, quantity: Quantity) -> str:
     """``+3.1 %``: how much worse it is, whichever way is worse for the quantity."""
-    worse, better = (old, new) if quantity.higher_is_better else (new, old)
-    if worse == better:
+    worse = quantity.worsening(old, new)
+    if worse == 1:
         return "0"
-    return "from 0" if not better else f"{100 * (worse / better - 1):+.3g} %"
+    return f"{100 * (worse - 1):+.3g} %" if math.isfinite(worse) else "from 0"
 
 
 def versions_of(runs: Sequence[Run]) -> dict[str, str]:

@@ -27,32 +27,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK, YELLOW = "#E69F00", "#56B4E9", "#1b1f24", "#F0E442"
+ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#1b1f24"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 """For lines on white, in the order in which they are taken.
 
 Okabe and Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/color/: they differ for every kind of colour
-vision. :data:`YELLOW` is theirs too, and is for areas only, since a yellow line is lost on white.
+vision. Their yellow is left out: a yellow line is lost on white.
 """
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """Beside each of :data:`COLOURS`, for print and for eyes that do not tell the colours apart."""
 
-DASHES = ("-", "--", "-.", ":")
-"""Of lines without markers."""
-
 INK, QUIET, GRID = "#1b1f24", "#5b6570", "#dde1e6"
 """Of text, of what is said beside it, of the grid."""
-
-OUTCOME_COLOURS = {
-    "pass": GREEN,
-    "improve": BLUE,
-    "inconclusive": PURPLE,
-    "stale": ORANGE,
-    "regress": VERMILLION,
-}
-OUTCOME_MARKERS = {"pass": "o", "improve": "^", "inconclusive": "D", "stale": "s", "regress": "X"}
-"""By outcome of the gate (:data:`waveproof.perf.records.Outcome`)."""
 
 DPI = 160
 """Pixels an inch of the PNG; the page shows 96 of an inch, so that a picture is sharp on a dense screen."""

@@ -41,9 +41,8 @@ OUTCOMES = {
 }
 """What a cell can say, of a case, a comparison or a published figure: its symbol and its class in the style sheet.
 
-The gravest come first.
-
-``improve`` and ``stale`` share a colour with what is waived: nothing is broken, and somebody has to look.
+The gravest come first. ``improve`` and ``stale`` share a colour with what is waived: nothing is broken, and somebody
+has to look.
 """
 
 RED = tuple(outcome for outcome, (_, style) in OUTCOMES.items() if style in ("fail", "timeout", "crash"))

@@ -5,9 +5,10 @@ The terminal prints a section's tables, the HTML page its tables and pictures, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,8 +46,26 @@ class Section:
     lead: str = ""
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     """What makes it incomplete or not to be trusted; shown first."""
+
+
+def section_fields(section: Section) -> dict[str, Any]:
+    """A section for JSON; pictures in base64."""
+    pictures = [{**asdict(one), "png": base64.b64encode(one.png).decode()} for one in section.pictures]
+    return {**asdict(section), "pictures": pictures}
+
+
+def section_of(fields: Mapping[str, Any]) -> Section:
+    """What :func:`section_fields` wrote."""
+    tables = tuple(
+        Table(
+            one["title"], tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["note"], tuple(one["numeric"])
+        )
+        for one in fields["tables"]
+    )  # fmt: skip
+    pictures = tuple(Picture(one["name"], base64.b64decode(one["png"]), one["caption"]) for one in fields["pictures"])
+    return Section(fields["title"], fields["lead"], tables, pictures, tuple(fields["warnings"]))
 
 
 def print_sections(sections: Iterable[Section], console: Console) -> None:

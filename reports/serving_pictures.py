@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from waveproof.perf.serving import SweepResult
 from waveproof.perf.serving_figures import Prefill
@@ -22,6 +22,9 @@ from waveproof.reports.picture_style import (
     style,
 )
 from waveproof.reports.sections import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def concurrency_picture(result: SweepResult) -> Picture | None:
@@ -72,7 +75,7 @@ def concurrency_picture(result: SweepResult) -> Picture | None:
     return Picture("concurrency", png, f"Tokens per second over concurrency. {said}. Largest: {best.statement}.")
 
 
-def _refused(axes: Any, places: Sequence[int]) -> None:
+def _refused(axes: Axes, places: Sequence[int]) -> None:
     for place in places:
         axes.axvline(place, color=VERMILLION, linestyle=":", linewidth=1.2)
         axes.annotate(
@@ -137,6 +140,6 @@ def _shape(result: SweepResult) -> str:
 
 
 def _source(result: SweepResult) -> str:
-    versions = result.points[0].facts.get("versions", {}) if result.points else {}
+    versions = result.points[0].facts.versions if result.points else {}
     told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return ", ".join(part for part in (result.plan.target.label, told) if part)

@@ -195,7 +195,7 @@ def _refused(result: SweepResult) -> tuple[Section, ...]:
 
 def _asked(result: SweepResult) -> str:
     target = result.plan.target
-    began = sorted(str(one.facts.get("started") or "") for one in result.points)
+    began = sorted(one.facts.started for one in result.points)
     when = f", measured from {began[0].replace('T', ' ').replace('+00:00', ' UTC')} on" if began and began[0] else ""
     return f"{target.model} at {target.root}{f' ({target.label})' if target.label else ''}{when}:"
 

@@ -22,9 +22,9 @@ from waveproof.fixtures.strategies.mla import AttentionCase
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers import pytorch_mla
+from waveproof.perf.gpu_day_plan import contender
 from waveproof.perf.gpu_day_station import judge_results, judge_trace
-from waveproof.perf.gpu_day_trial import COLD, REPLAYED, WARM, Contender, OutOfTime, SideMissing, Trial, TrialEnded, Way
-from waveproof.perf.gpu_day_trials import contender
+from waveproof.perf.gpu_day_terms import COLD, REPLAYED, WARM, Contender, OutOfTime, SideMissing, Trial, TrialEnded, Way
 from waveproof.perf.measure import PairedSamples
 from waveproof.perf.records import Place
 from waveproof.selftest.recorded_traces import DECODE, FILL, GENERIC, PREFILL, REDUCE, Recording

@@ -22,6 +22,7 @@ from waveproof.kernels.runtimes.memory import Incident
 from waveproof.kernels.runtimes.process import Outcome, Worker
 from waveproof.perf import figures_renorm, host_traffic, measure, renorm_forms, tables_renorm
 from waveproof.perf.figures_renorm import Figures, WrongResult
+from waveproof.perf.intervals import TooFewRepeats, median_interval
 from waveproof.reports.cli import app
 
 V = 300
@@ -38,22 +39,22 @@ def figures() -> Figures:
 class TestIntervals:
     def test_known_order_statistics(self) -> None:
         """Six values: 1 - 2/2^6. Nine: the second of each end, 1 - 2 (1 + 9)/2^9 = 0.961; the third would be 0.82."""
-        six = measure.median_interval([3, 1, 2, 6, 5, 4])
+        six = median_interval([3, 1, 2, 6, 5, 4])
         assert (six.median, six.low, six.high, six.coverage) == (3.5, 1, 6, 1 - 2 / 64)
-        nine = measure.median_interval(range(9))
+        nine = median_interval(range(9))
         assert (nine.median, nine.low, nine.high) == (4, 1, 7)
         assert nine.coverage == pytest.approx(1 - 20 / 512)
 
     def test_it_covers_as_often_as_it_says(self) -> None:
         """10,000 samples of a skewed law; six standard errors of 0.961 are 0.012."""
         samples = torch.empty(10_000, 9).exponential_(generator=torch.Generator().manual_seed(0))
-        intervals = [measure.median_interval(sample) for sample in samples.tolist()]
+        intervals = [median_interval(sample) for sample in samples.tolist()]
         covered = sum(one.low <= 0.693147 <= one.high for one in intervals) / len(intervals)
         assert covered == pytest.approx(1 - 20 / 512, abs=0.012)
 
     def test_too_few(self) -> None:
-        with pytest.raises(measure.TooFewRepeats, match="5 repeats"):
-            measure.median_interval([1.0] * 5)
+        with pytest.raises(TooFewRepeats, match="5 repeats"):
+            median_interval([1.0] * 5)
 
     def test_forms_take_turns(self) -> None:
         order: list[str] = []

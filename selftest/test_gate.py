@@ -20,19 +20,9 @@ from waveproof.perf.gate import (
     judge_pairs,
     judge_ratio,
     judge_unpaired,
-    most_slow,
     pairs_needed,
 )
-from waveproof.perf.gate_trials import (
-    COARSE,
-    TROUBLED,
-    leaves_behind,
-    let_through,
-    like_pairs,
-    not_to_be_judged,
-    ours,
-    trials,
-)
+from waveproof.perf.intervals import highest_rate
 from waveproof.perf.measure import BadSamples, PairedSamples
 from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place
 from waveproof.perf.sign_flips import BadRule, Rule, carried_over, critical_rank, decide, shift_intervals
@@ -47,6 +37,16 @@ from waveproof.perf.thresholds import (
     tolerance_limit,
 )
 from waveproof.perf.traces import TRACES, Trace, in_pairs, steady, trace_of
+from waveproof.selftest.gate_trials import (
+    COARSE,
+    TROUBLED,
+    leaves_behind,
+    let_through,
+    like_pairs,
+    not_to_be_judged,
+    ours,
+    trials,
+)
 
 PLACE = Place("hip", "gfx950", "MI355X", {"torch": "2.13.0"})
 
@@ -178,8 +178,8 @@ def test_a_change_of_exactly_the_tolerance_is_let_pass_and_of_what_is_to_be_foun
 
 def test_a_pass_says_how_many_slow_calls_it_cannot_see() -> None:
     """None slow of 20: at most 0.05 ** (1 / 20) = 0.861 of the calls are quick for sure."""
-    assert most_slow(0, 20) == pytest.approx(1 - 0.05 ** (1 / 20))
-    assert most_slow(20, 20) == 1
+    assert highest_rate(0, 20) == pytest.approx(1 - 0.05 ** (1 / 20))
+    assert highest_rate(20, 20) == 1
     assert "so that up to 14 % of its calls may be" in judge_pairs(like_pairs(), "case", 0.005).reason
 
 

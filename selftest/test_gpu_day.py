@@ -14,8 +14,8 @@ import typer
 from waveproof.golden.judges import launched, memory_floor
 from waveproof.perf import gpu_day_station
 from waveproof.perf.gpu_day import BadBudget, Day, Result, document, run_day, run_trial
-from waveproof.perf.gpu_day_trial import OutOfTime, Trial, TrialEnded
-from waveproof.perf.gpu_day_trials import NoTrials, sides, trials_for
+from waveproof.perf.gpu_day_plan import NoTrials, sides, trials_for
+from waveproof.perf.gpu_day_terms import OutOfTime, Trial, TrialEnded
 from waveproof.perf.pairs import PAIRS
 from waveproof.perf.records import EXIT_STATUS, from_json
 from waveproof.perf.run_files import runs_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import statistics
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -185,9 +184,8 @@ def test_pictures_of_few_and_many_runs() -> None:
         latest = points[-1].measurement
         picture = history_picture(points, change_points(points), latest, latest, 0.02)
         assert picture.png.startswith(b"\x89PNG")
-        assert statistics.fmean(picture.png[-500:]) > 0
         assert f"{len(points)} runs from 2026-01-01" in picture.caption
-    assert "+10.5 %" in picture.caption or "+10." in picture.caption
+    assert "+10." in picture.caption
     with pytest.raises(NoHistory):
         history_picture([])
 

@@ -18,11 +18,11 @@ from waveproof.golden.judges.judgement import Nonconformance
 from waveproof.perf.conftest import _refuse
 from waveproof.perf.history import History
 from waveproof.perf.ledger import BadLedger, Ledger, NotAccepted, accept, verify
-from waveproof.perf.night import Night, section_fields, section_of
+from waveproof.perf.night import Night
 from waveproof.perf.records import EXIT_STATUS, Measurement, Ruling, from_json
 from waveproof.perf.run_files import read_runs
 from waveproof.perf.signers import BadSigner, load_private_key, load_signers, make_key, needs_password, public_line
-from waveproof.reports.sections import Picture, Section, Table
+from waveproof.reports.sections import Picture, Section, Table, section_fields, section_of
 from waveproof.reports.verdicts import read_records
 from waveproof.selftest.mutants.ledger import ELSEWHERE, Books, books, count, creeping, edit, key_of, last_line, times
 

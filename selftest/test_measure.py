@@ -87,11 +87,11 @@ class TestOrder:
 
 
 class TestHost:
-    def test_a_fifth_more_is_seen(self) -> None:
-        """Sleeps of 4 and 4.8 ms; what a sleep lasts beyond is the machine's, and comes to both."""
+    def test_no_sample_is_shorter_than_its_call(self) -> None:
+        """Sleeps of 4 and 4.8 ms; what a sleep lasts beyond is the machine's."""
         plan = PairPlan(pairs=20, warmup=1)
         samples = measure_pair(partial(time.sleep, 4.8e-3), partial(time.sleep, 4e-3), plan, instruments=HOST)
-        assert 1.05 < median(samples.ratios) < 1.35
+        assert all(value > 4.7e-3 for value in samples.candidate)
         assert all(value > 3.9e-3 for value in samples.baseline)
         assert (samples.clock, samples.calls) == ("time.perf_counter", (1, 1))
         assert "no data was looked at" in samples.notes[0]

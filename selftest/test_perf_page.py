@@ -1,3 +1,5 @@
+"""The page of performance results: form, safety, what each section says, and pictures that look alike everywhere."""
+
 from __future__ import annotations
 
 import re
@@ -15,7 +17,6 @@ from typer.testing import CliRunner
 
 from waveproof.fixtures.conclusion import Conclusion, finish, sections_of
 from waveproof.perf.history import History
-from waveproof.perf.night import section_fields
 from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place, Quantity, Ruling
 from waveproof.perf.run_files import Run, results_text
 from waveproof.reports import perf_sections
@@ -24,7 +25,7 @@ from waveproof.reports.page import render_page
 from waveproof.reports.perf_page import render_perf_page
 from waveproof.reports.picture_style import COLOURS, MARKERS, figure, line, plain_log, png_of, short_number, style
 from waveproof.reports.section_html import LONG, OUTCOMES, RED, BadPicture
-from waveproof.reports.sections import Picture, Section, Table
+from waveproof.reports.sections import Picture, Section, Table, section_fields
 from waveproof.selftest.example_records import example_records
 from waveproof.selftest.page_reader import Reader
 

@@ -103,7 +103,7 @@ def test_run_that_was_killed_half_way_gives_the_same_points(program: Aiperf, tmp
     result = run_plan(plan, folder, program, resume=True)
     assert [one.point for one in result.reported] == list(plan.points)
     # The server may remember what it was sent before the kill.
-    assert [one.facts["attempt"] for one in result.points] == [0, 1]
+    assert [one.facts.attempt for one in result.points] == [0, 1]
     again = {
         hashlib.sha256(json.dumps(one.content).encode()).hexdigest() for one in prompts_of(plan, "concurrency-0002", 1)
     }
@@ -312,13 +312,13 @@ def test_report_writes_page_and_measurements(refused_run: Path, tmp_path: Path) 
 def test_speculation_is_compared_only_where_it_is_on(refused_run: Path) -> None:
     on = load(refused_run)
     (one, _) = on.points
-    plain = replace(one, facts={**one.facts, "acceptance": {}})
+    plain = replace(one, facts=replace(one.facts, acceptance=Acceptance()))
     slower = replace(plain, figures=figures(requests(one.point, gap=0.02), 1))
     (found,) = speed_ups(on, replace(on, points=(slower,)))
     assert (found.per_stream, found.acceptance_length) == (pytest.approx(2.0), pytest.approx(2.2))
     with pytest.raises(NotComparable, match="without speculation verified drafts"):
         speed_ups(on, on)
-    idle = replace(one, facts={**one.facts, "acceptance": {"drafts": 0.0}})
+    idle = replace(one, facts=replace(one.facts, acceptance=Acceptance(drafts=0.0)))
     with pytest.raises(NotComparable, match="verified no draft"):
         speed_ups(replace(on, points=(idle,)), replace(on, points=(slower,)))
     with pytest.raises(NotComparable, match="seed was 2, is 3"):

@@ -172,6 +172,18 @@ def builtin_implementations() -> tuple[Implementation, ...]:
     return tuple(implementation for module in modules for implementation in module.IMPLEMENTATIONS)
 
 
+def implementation_of(operator: str, provider: str, runtime: str = "") -> Implementation:
+    """The one that comes with the suite; where a provider has several, that for ``runtime`` if there is one.
+
+    Raises:
+        LookupError: the provider does not implement the operator.
+    """
+    offers = [one for one in builtin_implementations() if (one.operator, one.provider) == (operator, provider)]
+    if not offers:
+        raise LookupError(f"{provider} has no {operator}")
+    return next((one for one in offers if runtime in one.runtimes), offers[0])
+
+
 def subjects(
     implementations: tuple[Implementation, ...],
     runtimes: tuple[str, ...] = (),

@@ -11,7 +11,13 @@ import numpy as np
 from scipy.stats import mannwhitneyu, t
 
 from waveproof.perf.gate import NotComparable, judge_exact, judge_pairs, judge_ratio, judge_unpaired
-from waveproof.perf.gate_trials import (
+from waveproof.perf.measure import PairedSamples
+from waveproof.perf.night import TOLERANCE, Night
+from waveproof.perf.records import COUNTS, SECONDS, Measurement, Place, Quantity, Ruling
+from waveproof.perf.sign_flips import Rule, decide
+from waveproof.perf.thresholds import BadCalibration, Threshold, calibrate, key_of
+from waveproof.perf.traces import BASE, Array, in_pairs, trace_of
+from waveproof.selftest.gate_trials import (
     TROUBLED,
     Decider,
     Judge,
@@ -22,11 +28,6 @@ from waveproof.perf.gate_trials import (
     like_pairs,
     ours,
 )
-from waveproof.perf.measure import PairedSamples
-from waveproof.perf.records import COUNTS, SECONDS, Measurement, Place, Quantity, Ruling
-from waveproof.perf.sign_flips import Rule, decide
-from waveproof.perf.thresholds import BadCalibration, Threshold, calibrate
-from waveproof.perf.traces import BASE, Array, in_pairs, trace_of
 from waveproof.selftest.planted import Planted
 
 REFUSED = "bad samples are refused"
@@ -268,12 +269,34 @@ def mean_tolerance(runs: list[PairedSamples]) -> float:
     return float(np.mean(effects)) / 2
 
 
-def few_runs() -> Sequence[str]:
-    try:
-        made: Threshold = calibrate(aa_runs(3))
-    except BadCalibration:
-        return []
-    return [CALIBRATED] if made.runs == 3 else []
+def few_runs(make: Callable[[list[PairedSamples]], object]) -> Callable[[], Sequence[str]]:
+    """Three runs, of which no threshold may be made."""
+
+    def broken() -> Sequence[str]:
+        try:
+            make(aa_runs(3))
+        except BadCalibration:
+            return []
+        return [CALIBRATED]
+
+    return broken
+
+
+def by_case_alone(night: Night, case: str, place: Place) -> float:
+    """Whatever machine a threshold was found on."""
+    return next(one.tolerance for (name, _), one in night.thresholds.items() if name == case)
+
+
+def elsewhere(tolerance: Callable[[Night, str, Place], float]) -> Callable[[], Sequence[str]]:
+    """Calibrated on an MI300X, and asked for on an MI355X."""
+
+    def broken() -> Sequence[str]:
+        there = Place("hip", "gfx942", "AMD Instinct MI300X")
+        night = Night(thresholds={key_of("case", there): Threshold(0.3, 0.1, None, 12)})
+        used = tolerance(night, "case", Place("hip", "gfx950", "AMD Instinct MI355X"))
+        return [] if used == TOLERANCE else [PLACES]
+
+    return broken
 
 
 def kinds_in_trouble() -> Sequence[str]:
@@ -322,6 +345,9 @@ PLANTED: tuple[Planted, ...] = (
     Planted("fallback", "three times as fast where ten are due", RATIO_HELD, ratio(10.0)),
     Planted("mean_as_tolerance", "the tolerance is half the mean difference of A/A runs", CALIBRATED,
             calibrated(mean_tolerance)),
+    Planted("few_runs_taken", "the mean difference of three A/A runs", CALIBRATED, few_runs(mean_tolerance)),
+    Planted("another_machine", "a threshold that was found on another machine is used", PLACES,
+            elsewhere(by_case_alone)),
     Planted("right_gate", "the same rules, the right gate", "", tried(ours)),
     Planted("right_in_trouble", "drift, modes, tails and ticks without a change", "", kinds_in_trouble),
     Planted("right_refusals", "bad samples, the right gate", "", refuses(right)),
@@ -339,5 +365,6 @@ PLANTED: tuple[Planted, ...] = (
     Planted("fast_enough", "three times as fast where two and a half are due", "", ratio(2.5)),
     Planted("calibrated_right", "the tolerance limit of twenty A/A runs", "",
             calibrated(lambda runs: calibrate(runs).tolerance)),
-    Planted("few_runs_refused", "three A/A runs", "", few_runs),
+    Planted("few_runs_refused", "three A/A runs", "", few_runs(calibrate)),
+    Planted("own_machine", "calibrated on another machine, and not used", "", elsewhere(Night.tolerance)),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from waveproof.fixtures.strategies.mla import AttentionCase
 from waveproof.golden.judges import launched, memory_floor, mla
 from waveproof.perf import roofline
 from waveproof.perf.gpu_day import run_day, run_trial
-from waveproof.perf.gpu_day_trial import Way
+from waveproof.perf.gpu_day_terms import Way
 from waveproof.perf.measure import PairedSamples
 from waveproof.selftest.planted import Planted
 from waveproof.selftest.pretended_station import (

@@ -311,6 +311,7 @@ NO_OUTCOME = json.dumps({"schema": 1, "run": {"when": "2026-01-01"}, "measuremen
 NO_NUMBER = '{"schema": 1, "measurements": [{"values": [NaN]}]}'
 WORSE, BETTER = "regress against baseline", "improve against baseline"
 STALE, DRIFT = "stale against baseline", "regress against anchor"
+FORGOTTEN = "stale against missing baseline"
 
 PLANTED: tuple[Planted, ...] = (
     Planted("figure-changed", "a baseline is made worse by hand", "signature", tampered(edit(1, new=[9000.0]))),
@@ -346,7 +347,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted("one-more", "one instruction more", WORSE, held(count(8777.0))),
     Planted("one-fewer", "one instruction fewer: the baseline is too high now", BETTER, held(count(8775.0))),
     Planted("other-versions", "another Triton, the same count", STALE, held(count(8776.0, place=ELSEWHERE))),
-    Planted("forgotten", "a case without a baseline, where others have one", STALE, held(count(1.0, "new"))),
+    Planted("forgotten", "a case without a baseline, where others have one", FORGOTTEN, held(count(1.0, "new"))),
     Planted("creeping", "six accepted steps of 2 %: 12.6 % worse than the anchor", DRIFT,
             held(creeping()[-1], accepted=creeping())),
     Planted("upgraded", "12 % more instructions, with another Triton: no baseline says so, the anchor does", DRIFT,

@@ -17,15 +17,13 @@ from functools import partial
 
 from waveproof.fixtures.strategies.mla import AttentionCase
 from waveproof.kernels.operators.contract import Call
-from waveproof.kernels.providers.registry import Implementation, Subject, builtin_implementations
-from waveproof.perf.counted_cases import NATIVE_HEADS
-from waveproof.perf.gpu_day_trial import COLD, WARM, Contender, Trial, Way
+from waveproof.kernels.providers.registry import Implementation, Subject, implementation_of
+from waveproof.perf.counted_cases import HEADS, NATIVE_HEADS
+from waveproof.perf.gpu_day_terms import COLD, WARM, Contender, Trial, Way
 from waveproof.perf.pairs import PAIRS, FastSlow
 
 OWN = "waveproof"
 """Provider of our kernels, and of AITER's assembly on padded heads."""
-HEADS = 12
-"""Kimi K3 under TP8."""
 CONTEXTS = (1024, 4096, 16_384, 65_536, 131_072)
 """Tokens of the one request whose decode is timed over its length."""
 VOCABULARY = 151_936
@@ -59,10 +57,7 @@ def contender(operator: str, provider: str, runtime: str, build: Callable[[], Ca
     Raises:
         LookupError: there is none.
     """
-    for one in builtin_implementations():
-        if (one.operator, one.provider) == (operator, provider):
-            return Contender(Subject(one, runtime), build)
-    raise LookupError(f"{provider} implements no {operator}")
+    return Contender(Subject(implementation_of(operator, provider, runtime), runtime), build)
 
 
 def attention(
