@@ -15,8 +15,8 @@ from waveproof.fixtures.inspection import INSPECTION, Inspection
 from waveproof.fixtures.plugin import RECORDER
 from waveproof.perf.history import BadHistory, History
 from waveproof.perf.ledger import LEDGER, BadLedger
-from waveproof.perf.night import Night
-from waveproof.perf.records import GRAVITY, from_json
+from waveproof.perf.night import Night, accept_command, closing
+from waveproof.perf.records import from_json
 from waveproof.perf.run_files import results_text, ruling_of, runs_of
 from waveproof.perf.signers import BadSigner
 from waveproof.perf.thresholds import BadCalibration, Key, Threshold, load_thresholds
@@ -166,11 +166,16 @@ class Gathering:
             self.told.append(self._remember(text, history))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """How many rulings of each outcome, and what was written."""
-        outcomes = [one["ruling"]["outcome"] for one in self.left if "ruling" in one]
-        if outcomes:
-            counted = ", ".join(f"{outcomes.count(one)} {one}" for one in GRAVITY if one in outcomes)
-            terminalreporter.write_line(f"performance: {counted}")
+        """How many rulings of each outcome, what they end with, how what is stale is accepted, what was written."""
+        left = [one for one in self.left if "ruling" in one and self.verdicts.get(one["test"]) != "waived"]
+        rulings = [ruling_of(one["ruling"]) for one in left]
+        if rulings:
+            option = self.config.option
+            told = closing(rulings, option.perf_strict, bool(self.broken))
+            terminalreporter.write_line(f"performance: {told}")
+            if any(one.outcome == "stale" for one in rulings):
+                accept = accept_command("", option.perf_results, option.perf_ledger or LEDGER)
+                terminalreporter.write_line(f"performance: accept with: {accept}")
         for line in self.told:
             terminalreporter.write_line(line)
 

@@ -10,6 +10,7 @@ No figure is a time. Bytes are counted for each lane and know no caches; waves t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from waveproof.fixtures.launched.trace import recorded
 from waveproof.golden.judges.launched import Ran
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers.registry import Implementation, Subject, builtin_implementations
-from waveproof.kernels.runtimes.catalogue import version_of
+from waveproof.kernels.runtimes.catalogue import installed, version_of
 from waveproof.kernels.runtimes.process import Crashed, TimedOut, Unavailable, Unsuitable, Worker
 from waveproof.perf.attention_phases import PADDED
 from waveproof.perf.fallback_costs import PACKAGES
@@ -39,6 +40,7 @@ copies that pad and unpad them."""
 _MOVES_NOTHING = ("set_",)
 """Storage that is pointed elsewhere: the emulated device's tensors are wrapped by it."""
 _AITER = ("aiter", "waveproof")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
 @dataclass(frozen=True)
@@ -183,13 +185,20 @@ def count(worker: Worker, case: CountCase) -> Counted:
 
     Raises:
         WrongResult: it raised, did damage, launched nothing or gave something else than float64 does.
-        Unavailable, Unsuitable, Crashed, TimedOut: see :mod:`waveproof.kernels.runtimes.process`.
+        Unavailable: as there, and where an import lacks a package.
+        Unsuitable, Crashed, TimedOut: see :mod:`waveproof.kernels.runtimes.process`.
     """
     subject, call = case.subject(worker.runtime, worker.arch), case.make()
     runs = worker.runtime != "compile"
     watched = Subject(with_traffic(subject.implementation), subject.runtime, subject.arch)
-    outcome = worker.call(watched if runs else subject, call, CALL_SECONDS)
+    asked = watched if runs else subject
+    try:
+        outcome = worker.call(asked, call, CALL_SECONDS)
+    except Unsuitable as error:
+        _require_packages(worker, asked, str(error))
+        raise
     if outcome.fault:
+        _require_packages(worker, asked, outcome.fault)
         raise WrongResult(outcome.fault)
     if not outcome.launches:
         raise WrongResult("launched no kernel: nothing is to be counted")
@@ -206,6 +215,24 @@ def count(worker: Worker, case: CountCase) -> Counted:
         moved = copies(*call.tensor("q").shape[:2])
     severity = require_right(outputs, call, subject.implementation)
     return Counted(case.name, tuple(executed(one) for one in outcome.launches), place, moved, roles, severity)
+
+
+def _require_packages(worker: Worker, subject: Subject, said: str) -> None:
+    """Refuse a subject, from now on too, where what it said is that a package is not installed.
+
+    Its process ends: there an import that stopped half way lets the next one fail with another error, a
+    ``KeyError: 'sglang'``, and of every subject the first error is the one to tell.
+
+    Raises:
+        Unavailable: names the package.
+    """
+    lacking = _NO_MODULE.search(said)
+    if lacking is None or installed(lacking[1]):
+        return
+    worker.close()
+    refusal = Unavailable(f"needs the package {lacking[1]}, which is not installed")
+    worker.refusals[subject.implementation.load] = refusal
+    raise refusal
 
 
 def executed(launch: Mapping[str, Any]) -> Launch:

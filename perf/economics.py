@@ -30,11 +30,11 @@ def _demand(holds: bool, name: str, value: object, rule: str) -> None:
 
 
 def _positive(name: str, value: float) -> None:
-    _demand(math.isfinite(value) and value > 0, name, value, "is finite and above 0")
+    _demand(math.isfinite(value) and value > 0, name, value, "must be finite and above 0")
 
 
 def _not_negative(name: str, value: float) -> None:
-    _demand(math.isfinite(value) and value >= 0, name, value, "is finite and not negative")
+    _demand(math.isfinite(value) and value >= 0, name, value, "must be finite and not negative")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class Served:
     def __post_init__(self) -> None:
         for name in ("gpus", "gpus_per_node"):
             count = getattr(self, name)
-            _demand(isinstance(count, int) and count > 0, f"{self.product}: {name}", count, "is a whole number above 0")
+            _demand(
+                isinstance(count, int) and count > 0, f"{self.product}: {name}", count, "must be a whole number above 0"
+            )
         for name in ("per_stream_tok_s", "aggregate_tok_s", "usd_per_gpu_hour"):
             _positive(f"{self.product}: {name}", getattr(self, name))
         if self.prefill_tok_s is not None:
@@ -192,7 +194,7 @@ class Ownership:
         for name in ("cost_of_capital_per_year", "host_watts_per_gpu", "operations_usd_per_gpu_hour"):
             _not_negative(name, getattr(self, name))
         for name in ("residual_share", "idle_power_share"):
-            _demand(0 <= getattr(self, name) <= 1, name, getattr(self, name), "is a share, from 0 to 1")
+            _demand(0 <= getattr(self, name) <= 1, name, getattr(self, name), "must be a share, from 0 to 1")
         _shared_rules(self.utilisation, self.pue, self.usd_per_kwh)
 
     @property
@@ -245,8 +247,8 @@ class Ownership:
 
 
 def _shared_rules(utilisation: float, pue: float, usd_per_kwh: float) -> None:
-    _demand(0 < utilisation <= 1, "utilisation", utilisation, "is a share above 0 and up to 1")
-    _demand(math.isfinite(pue) and pue >= 1, "pue", pue, "is 1 or more: the building takes what its machines take")
+    _demand(0 < utilisation <= 1, "utilisation", utilisation, "must be a share above 0 and up to 1")
+    _demand(math.isfinite(pue) and pue >= 1, "pue", pue, "must be 1 or more: the building takes what its machines take")
     _not_negative("usd_per_kwh", usd_per_kwh)
 
 
@@ -316,7 +318,7 @@ def ranked(systems: Sequence[Served], by: str) -> tuple[Served, ...]:
     Raises:
         BadScenario: there is no such ranking.
     """
-    _demand(by in RANKINGS, "ranking", by, f"is one of {', '.join(RANKINGS)}")
+    _demand(by in RANKINGS, "ranking", by, f"must be one of {', '.join(RANKINGS)}")
     return tuple(sorted(systems, key=RANKINGS[by], reverse=True))
 
 

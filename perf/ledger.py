@@ -41,6 +41,9 @@ HEADER = '{"ledger":"waveproof performance baselines","schema":1}'
 DOMAIN = b"waveproof performance ledger, entry, schema 1\0"
 """Signed before each entry, so that a signature made for anything else is none here."""
 
+SIGNERS_SHOWN = f"perf/{BASELINES.name}/{SIGNERS.name}"
+"""As a person finds it in a checkout."""
+
 FEWEST_WORDS = 3
 """Of a reason."""
 

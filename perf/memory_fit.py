@@ -230,14 +230,14 @@ class Demand:
     def __post_init__(self) -> None:
         for name in ("tp", "pool_shards"):
             if getattr(self, name) < 1:
-                raise DoesNotApply(f"{name} = {getattr(self, name)}: is 1 or more")
+                raise DoesNotApply(f"{name} = {getattr(self, name)}: must be 1 or more")
         for name in ("pool_tokens", "requests", "reserve_bytes", "weight_bytes"):
             if (getattr(self, name) or 0) < 0:
-                raise DoesNotApply(f"{name} = {getattr(self, name)}: is not negative")
+                raise DoesNotApply(f"{name} = {getattr(self, name)}: must not be negative")
         if self.weight_bytes == 0:
-            raise DoesNotApply("weight_bytes = 0: is above 0")
+            raise DoesNotApply("weight_bytes = 0: must be above 0")
         if self.tp % self.pool_shards:
-            raise DoesNotApply(f"pool_shards = {self.pool_shards}: divides tp = {self.tp}")
+            raise DoesNotApply(f"pool_shards = {self.pool_shards}: must divide tp = {self.tp}")
 
 
 def sglang_reserve(tp: int, chunk_tokens: int = 4096) -> int:

@@ -10,14 +10,15 @@ record and can be accepted. Then the gravest ruling decides (:meth:`Night.settle
   exit status 4 either way.
 - ``inconclusive`` is inconclusive.
 
-A failing test says the command that accepts the figure. Waivers apply as to any other case.
+A failing test says the command that accepts the figure; of what is stale the terminal says it once, at the end.
+Waivers apply as to any other case.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ import pytest
 from waveproof.fixtures.inspection import Inspection
 from waveproof.golden.judges.judgement import Judgement, Nonconformance
 from waveproof.perf.ledger import LEDGER, Entry, Ledger
-from waveproof.perf.records import GRAVITY, Measurement, Outcome, Place, Ruling, to_json
+from waveproof.perf.records import EXIT_STATUS, GRAVITY, Measurement, Outcome, Place, Ruling, gravest, to_json
 from waveproof.perf.run_files import ruling_fields
 from waveproof.perf.thresholds import Key, Threshold, key_of
 from waveproof.reports.sections import Section, section_fields
@@ -39,6 +40,10 @@ TOLERANCE = 0.02
 DRIFT = 0.10
 """How much worse than the frozen anchor a figure may be, all accepted steps together."""
 
+NONE = "no baseline"
+"""How the reason begins where there is none."""
+
+BASELINE = "baseline"
 MISSING = "missing baseline"
 """What a figure is against that has no baseline, though the ledger knows its place and these versions."""
 
@@ -84,7 +89,7 @@ class Night:
             detectable: a pass rules out changes of so much.
             alpha: two-sided false alarm of a noisy quantity.
         """
-        rulings = rule_on(measured, self.ledger, tolerance, detectable, alpha, self.results)
+        rulings = rule_on(measured, self.ledger, tolerance, detectable, alpha)
         self.left.append({"measurement": to_json((measured,))})
         if self.inspection is not None:
             self.inspection.arch = self.inspection.arch or measured.place.arch
@@ -134,19 +139,21 @@ class Night:
         """End the running test as its rulings have it.
 
         Raises:
-            Nonconformance: with the gravest that fails it; the message counts the others.
-            pytest.skip.Exception: inconclusive.
+            Nonconformance: with the gravest that fails it; the message counts the others and says how it is accepted.
+            pytest.skip.Exception: inconclusive, with what all cases of one place have in common.
         """
         unsettled, self.unsettled = self.unsettled, []
         if red := [ruling for ruling, fatal in unsettled if fatal]:
             worst = max(red, key=lambda one: (GRAVITY.index(one.outcome), abs(math.log(max(one.effect, 1e-9)))))
             more = f" (and {len(red) - 1} more of this test)" if len(red) > 1 else ""
+            meant = ""
+            if worst.against in (BASELINE, MISSING):
+                meant = f"; where it is meant, accept with: {accept_command(worst.case, self.results, self.path)}"
             judgement = judgement_of(worst, False)
-            self.raised = Nonconformance(replace(judgement, message=judgement.message + more))
+            self.raised = Nonconformance(replace(judgement, message=f"{judgement.message}{more}{meant}"))
             raise self.raised
         if unsettled:
-            more = f" (and {len(unsettled) - 1} more of this test)" if len(unsettled) > 1 else ""
-            pytest.skip(f"{unsettled[0][0].reason}{more}")
+            pytest.skip(ground(unsettled[0][0]))
 
     def take(self) -> list[dict[str, Any]]:
         """What was left since the last time, for a report."""
@@ -160,7 +167,6 @@ def rule_on(
     tolerance: float = TOLERANCE,
     detectable: float = 0.05,
     alpha: float = 0.001,
-    results: Path | None = None,
 ) -> tuple[Ruling, ...]:
     """What the gate says of a measurement against its baseline, and against the anchor where that says more.
 
@@ -173,28 +179,24 @@ def rule_on(
         tolerance: of a noisy quantity.
         detectable: of a noisy quantity.
         alpha: of a noisy quantity.
-        results: file that the figures are accepted from, for the text.
     """
     from waveproof.perf.gate import judge_exact, judge_unpaired
 
-    accept = accept_command(measured.case, results)
     entry = ledger.baseline(measured)
+    place = " ".join(filter(None, measured.place.without_versions()))
     if entry is None:
-        why = f"no baseline; accept {_figure(measured)} with: {accept}"
         if ledger.covers(measured.place):
+            why = f"{NONE} of this case, and others of {place} have one: {_figure(measured)}"
             return (replace(_unjudged(measured, why), against=MISSING),)
-        place = " ".join(filter(None, measured.place.without_versions()))
-        return (_unjudged(measured, f"unknown to the ledger is {place} with these versions: {why}"),)
+        return (_unjudged(measured, f"{NONE} for {place} with these versions: {_figure(measured)}"),)
     if changed := entry.changed_versions(measured.place):
         old = f"{_figure(entry.measurement)} -> {_figure(measured)}"
-        why = f"unknown with these versions: {', '.join(changed)}; {old}; accept with: {accept}"
+        why = f"baseline of other versions for {place} ({', '.join(changed)}): {old}"
         ruling = _unjudged(measured, why, entry)
     elif measured.quantity.exact:
         ruling = judge_exact(measured, entry.measurement)
     else:
         ruling = judge_unpaired(measured, entry.measurement, tolerance, alpha, detectable)
-    if ruling.outcome in ("regress", "improve"):
-        ruling = replace(ruling, reason=f"{ruling.reason}; where it is meant, accept with: {accept}")
     anchor = ledger.anchor(measured)
     if anchor is None or (anchor.line == entry.line and not changed):
         return (ruling,)
@@ -238,28 +240,55 @@ def fails(ruling: Ruling, strict: bool = False) -> bool:
     return ruling.outcome in ("regress", "improve")
 
 
+def ground(ruling: Ruling) -> str:
+    """The reason; of what is stale only what it has in common with all others of its place, without the figures."""
+    return ruling.reason.rpartition(": ")[0] or ruling.reason if ruling.outcome == "stale" else ruling.reason
+
+
+def closing(rulings: Sequence[Ruling], strict: bool = False, broken: bool = False) -> str:
+    """``62 pass, 522 without a baseline: green here, exit status 4 in waveproof perf nightly``.
+
+    Args:
+        rulings: of a session, without those of waived tests.
+        strict: as of :func:`fails`.
+        broken: whether a test failed otherwise than by its rulings.
+    """
+    words: dict[str, int] = {}
+    for one in sorted(rulings, key=lambda ruling: GRAVITY.index(ruling.outcome)):
+        word = "without a baseline" if one.outcome == "stale" and one.reason.startswith(NONE) else one.outcome
+        words[word] = words.get(word, 0) + 1
+    ends = 1 if broken else EXIT_STATUS[gravest([one.outcome for one in rulings])]
+    here = "red" if broken or any(fails(one, strict) for one in rulings) else "green"
+    told = ", ".join(f"{amount} {word}" for word, amount in words.items())
+    # Where all pass, a night may still end otherwise: by what was not measured.
+    return f"{told}: {here} here, exit status {ends} in waveproof perf nightly" if ends else told
+
+
 def judgement_of(ruling: Ruling, holds: bool) -> Judgement:
     """A ruling as the suite's records have it; above 1 is worse, whichever way is better."""
     bound = 1 + ruling.tolerance
+    interval = f"{ruling.low:.4g} to {ruling.high:.4g} at confidence {ruling.confidence:g}"
     return Judgement(
         f"{ruling.quantity} against its {ruling.against}", holds, ruling.effect, bound, "times",
-        f"gate: {ruling.low:.4g} to {ruling.high:.4g} at confidence {ruling.confidence:g}",
+        f"gate: {interval if ruling.confidence else 'nothing to compare with'}",
         "" if holds else f"{ruling.outcome}: {ruling.case}: {ruling.reason}",
     )  # fmt: skip
 
 
-def accept_command(case: str, results: Path | None) -> str:
-    """What a person who answers for a new figure types."""
+def accept_command(case: str, results: Path | None, ledger: Path = LEDGER) -> str:
+    """What a person who answers for new figures types, of one case or of all."""
     file = shlex.quote(str(results)) if results else "perf.json"
     first = "" if results else "pytest perf -m rocm --perf-results=perf.json && "
-    return f"{first}waveproof perf ledger accept {file} --case {shlex.quote(case)} --reason 'WHY' --key KEY_FILE"
+    chosen = f" --case {shlex.quote(case)}" if case else ""
+    other = "" if ledger.resolve() == LEDGER.resolve() else f" --ledger {shlex.quote(str(ledger))}"
+    return f"{first}waveproof perf ledger accept {file}{chosen} --reason '...' --key FILE{other}"
 
 
 def _unjudged(measured: Measurement, why: str, entry: Entry | None = None) -> Ruling:
     """Stale: nothing that it could be held against. The effect is that of the medians, without an interval."""
     effect = measured.quantity.worsening(entry.measurement.median, measured.median) if entry is not None else 1.0
     return Ruling(
-        measured.case, measured.quantity.name, "stale", effect, 0.0, math.inf, 0.0, 0.0, why, "baseline"
+        measured.case, measured.quantity.name, "stale", effect, 0.0, math.inf, 0.0, 0.0, why, BASELINE
     )  # fmt: skip
 
 

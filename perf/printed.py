@@ -133,7 +133,7 @@ def read_printed(text: str, mark: Mark = ".") -> Printed:
         rest = rest.replace(space, " ")
     if found := _FOREIGN.search(rest):
         raise Unreadable(f"{text!r}: {found.group()} is another currency than dollars")
-    if rest[:1] in "<>≤≥":
+    if rest.startswith(tuple("<>≤≥")):
         raise Unreadable(f"{text!r}: a bound, which no number can be checked against")
     rest = _CURRENCY.sub("", rest.lstrip("~≈ ")).strip()
     scale = Fraction(1)
@@ -143,7 +143,7 @@ def read_printed(text: str, mark: Mark = ".") -> Printed:
     if percent:
         scale, rest = Fraction(1, 100), rest[:-1].strip()
     rest = _UNITS.sub("", rest).strip()
-    sign, signed = Fraction(1), rest[:1] in "+-−"
+    sign, signed = Fraction(1), rest.startswith(tuple("+-−"))
     if signed:
         sign, rest = Fraction(1 if rest[0] == "+" else -1), rest[1:].strip()
     if rest[-1:].lower() in _SIZES:

@@ -7,7 +7,8 @@ follows from what says :data:`FORMULAS`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -41,23 +42,24 @@ ROLES = (
     Role("aggregate_tok_s", "tok/s", ("aggregate", "tok s", "throughput", "throughput tok s", "total tok s",
                                       "output tok s", "peak tok s", "aggregate throughput", "peak aggregate tok s")),
     Role("usd_per_gpu_hour", "$/GPU-hour", ("price", "gpu hour", "gpu hour usd", "price per gpu hour",
-                                            "price usd per gpu hour", "rental", "usd gpu hour")),
+                                            "price usd per gpu hour", "rental", "usd gpu hour", "cost per gpu hour")),
     Role("watts_per_gpu", "W", ("watts", "w per gpu", "power w", "tdp", "tdp w", "power per gpu w")),
     Role("usd_per_hour", "$/h", ("usd per hour total", "total usd per hour", "system usd per hour", "cost per hour",
                                  "cost usd per hour"), "derived"),
     Role("tok_s_per_gpu", "tok/s", ("per gpu", "aggregate per gpu", "throughput per gpu", "gpu tok s"), "derived"),
-    Role("tok_s_per_usd_hour", "tok/s per $/h", ("per usd", "per dollar", "tok s per usd", "tok s per dollar",
-                                                 "tok s per gpu per usd", "tok s per usd gpu hour",
+    Role("tok_s_per_usd_hour", "tok/s per $/h", ("per usd", "tok s per usd", "tok s per gpu per usd",
+                                                 "tok s per usd gpu hour",
                                                  "tok s per usd per gpu hour"), "derived"),
-    Role("tokens_per_usd", "tok/$", ("tok per usd", "tok per dollar"), "derived"),
+    Role("tokens_per_usd", "tok/$", ("tok per usd",), "derived"),
     Role("tok_s_per_node", "tok/s", ("per node", "aggregate per node", "node tok s"), "derived"),
     Role("usd_per_million_tokens", "$/M tok", ("usd per m tok", "usd per m", "usd per m output tok", "cost per m tok",
-                                               "price per m tok", "cost usd per m tok", "usd m tok"), "derived"),
+                                               "price per m tok", "cost usd per m tok", "usd m tok", "cost per m",
+                                               "price per m"), "derived"),
     Role("kwh_per_million_tokens", "kWh/M tok", ("kwh per m tok", "kwh per m output tok"), "derived"),
     Role("per_stream_ratio", "1", ("relative per stream", "vs per stream", "per stream vs"), "ratio"),
     Role("per_gpu_ratio", "1", ("relative per gpu", "vs per gpu", "per gpu vs"), "ratio"),
-    Role("per_usd_ratio", "1", ("relative per usd", "per dollar ratio", "relative per dollar", "vs per usd",
-                                "per usd vs", "per dollar vs"), "ratio"),
+    Role("per_usd_ratio", "1", ("relative per usd", "per usd ratio", "vs per usd", "per usd vs",
+                                "relative perf per usd", "perf per usd vs"), "ratio"),
     Role("per_node_ratio", "1", ("relative per node", "per node vs"), "ratio"),
 )  # fmt: skip
 """Every column that is known."""
@@ -125,15 +127,17 @@ def normalised(heading: str) -> str:
     text = heading.strip("\ufeff \u00a0").lower()
     for old, new in (("us$", " usd "), ("$", " usd "), ("/", " per "), ("#", " number "), ("¢", " cents ")):
         text = text.replace(old, new)
-    words = {
+    meant = {
         "tokens": "tok", "token": "tok", "toks": "tok", "t": "tok", "tps": "tok s", "seconds": "s", "second": "s",
         "sec": "s", "hr": "hour", "h": "hour", "hours": "hour", "hrs": "hour", "million": "m", "1m": "m",
-        "mtok": "m tok", "dollars": "usd", "users": "user", "streams": "stream", "mtokens": "m tok",
+        "mtok": "m tok", "dollars": "usd", "dollar": "usd", "users": "user", "streams": "stream", "mtokens": "m tok",
+        "hourly": "hour", "gpuh": "gpu hour", "gpuhr": "gpu hour", "performance": "perf",
     }  # fmt: skip
     dropped = ("the", "of", "a", "in")
-    split = [words.get(word, word) for word in re.split(r"[^a-z0-9]+", text) if word and word not in dropped]
-    # "tok per s" is the unit tok/s, written as "tok s".
-    return re.sub(r"\btok per s\b", "tok s", " ".join(split))
+    split = [meant.get(word, word) for word in re.split(r"[^a-z0-9]+", text) if word and word not in dropped]
+    # "tok per s" is the unit tok/s, written as "tok s"; $/GPU/hr is $/GPU-hr.
+    words = re.sub(r"\btok per s\b", "tok s", " ".join(split))
+    return re.sub(r"\bgpu per hour\b", "gpu hour", words)
 
 
 def role_of(heading: str, given: Mapping[str, str] | None = None) -> tuple[Role | None, Fraction]:
@@ -159,6 +163,32 @@ def role_of(heading: str, given: Mapping[str, str] | None = None) -> tuple[Role 
         if words in {normalised(role.name), *map(normalised, role.headings)}:
             return role, Fraction(1, 100) if cents else Fraction(1)
     return None, Fraction(1)
+
+
+def way_out(unknown: Sequence[str], wanted: Sequence[str]) -> str:
+    """How a reader names what unknown headings hold, with the most likely one as an example.
+
+    Args:
+        unknown: headings, one or more.
+        wanted: names of the roles that they may have, one or more.
+    """
+    alike = (
+        (_alike(heading, role), heading, role.name) for heading in unknown for role in ROLES if role.name in wanted
+    )
+    near, heading, name = max(alike, key=lambda one: one[0])
+    if near < 1 / 2:
+        # With less than half of the words in common, a guess would only mislead.
+        heading = heading if len(unknown) == 1 else "HEADING"
+        name = name if len(wanted) == 1 else "ROLE"
+    them = "it" if len(unknown) == 1 else "them"
+    return f"name {them}: --column {shlex.quote(f'{heading}={name}')} (waveproof economics columns lists the roles)"
+
+
+def _alike(heading: str, role: Role) -> float:
+    """The share of words that a heading has in common with the nearest one of a role."""
+    words = set(normalised(heading).split()) - {"per"}
+    theirs = [set(normalised(one).split()) - {"per"} for one in (role.name, *role.headings)]
+    return max(len(words & one) / (len(words | one) or 1) for one in theirs)
 
 
 def computed(role: str, known: Known) -> tuple[Formula | None, Interval | None]:

@@ -30,10 +30,12 @@ from waveproof.perf.printed import (
     show,
     show_interval,
 )
-from waveproof.perf.published_columns import DERIVED, FORMULAS, RATIO_OF, BadTable, Known, Role, computed, role_of
+from waveproof.perf.published_columns import DERIVED, RATIO_OF, ROLES, BadTable, Known, Role, role_of, way_out
+from waveproof.perf.published_expected import Expected, Figures, Said
 
 PUBLISHED = Path(__file__).parent / "baselines" / "published"
 """Tables that come along."""
+_FIGURES = tuple(role.name for role in ROLES if role.kind != "text")
 
 
 class Row(BaseModel):
@@ -59,11 +61,11 @@ class Row(BaseModel):
         for role, cell in self.cells.items():
             counts = role in ("gpus", "gpus_per_node")
             if counts and (cell.value.denominator != 1 or cell.value < 1):
-                raise ValueError(f"{role} = {cell.text!r}: is a whole number above 0")
+                raise ValueError(f"{cell.text!r}: must be a whole number above 0")
             # 0.00 may be what is left of a small figure after rounding, where it follows from others.
             tiny = cell.value == 0 and role in DERIVED
             if cell.value <= 0 and not tiny and not (role in RATIO_OF and cell.percent and cell.signed):
-                raise ValueError(f"{role} = {cell.text!r}: is above 0")
+                raise ValueError(f"{cell.text!r}: must be above 0")
         return self
 
     def interval(self, role: str) -> Interval | None:
@@ -108,6 +110,8 @@ class Checked:
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
+    known: tuple[str, ...]
+    """Roles of the columns that are known."""
     unknown: tuple[str, ...]
     """Headings of columns that are not checked since nobody knows what they hold."""
     notes: tuple[str, ...]
@@ -119,13 +123,46 @@ class Checked:
         Raises:
             BadTable: a row lacks something; the message names it.
         """
+        needed = ("gpus", "per_stream_tok_s", "aggregate_tok_s", "usd_per_gpu_hour")
+        if absent := [name for name in needed if name not in self.known]:
+            raise BadTable(f"{'column' if len(absent) == 1 else 'columns'} {_missing(absent)}{self._unknown(absent)}")
+        for row in self.rows:
+            if missing := [name for name in needed if name not in row.cells]:
+                raise BadTable(f"line {row.line} ({row.product or 'no product'}): {self._why(row.line, missing)}")
         return tuple(_served(row, gpus_per_node) for row in self.rows)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no cell could be recomputed."""
+        return all(one.verdict == "not checked" for one in self.findings)
+
+    @property
+    def hint(self) -> str:
+        """How a reader has the columns checked that are not known; empty where there are none."""
+        return way_out(self.unknown, [name for name in _FIGURES if name not in self.known]) if self.unknown else ""
+
+    def _unknown(self, absent: Sequence[str]) -> str:
+        """The headings below which it may stand, if any."""
+        if not self.unknown:
+            return ""
+        are = "heading {} is" if len(self.unknown) == 1 else "headings {} are"
+        return f"; {are.format(', '.join(map(repr, self.unknown)))} not known, {way_out(self.unknown, absent)}"
+
+    def _why(self, line: int, missing: Sequence[str]) -> str:
+        """What stands in the cells that are missing."""
+        wrong = {one.role: one.reason for one in self.findings if one.line == line and one.verdict == "unreadable"}
+        empty = [name for name in missing if name not in wrong]
+        told = [f"{name}: {wrong[name]}" for name in missing if name in wrong]
+        if empty:
+            told.append(_missing(empty))
+        return "; ".join(told)
+
+
+def _missing(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
 
 
 def _served(row: Row, gpus_per_node: int) -> Served:
-    needed = ("gpus", "per_stream_tok_s", "aggregate_tok_s", "usd_per_gpu_hour")
-    if missing := [name for name in needed if name not in row.cells]:
-        raise BadTable(f"line {row.line} ({row.product or 'no product'}): {', '.join(missing)} is missing")
     of = {name: cell.value for name, cell in row.cells.items()}
     return Served(
         row.product,
@@ -171,8 +208,10 @@ def check_text(
     )
     if len(read) != len(kept):
         raise BadTable(f"{file}: a cell runs over the end of its line")
-    found = _columns([heading.strip("\ufeff ") for heading in read[0]], columns)
-    headings = [one.heading for one in found]
+    headings = [heading.strip("\ufeff ") for heading in read[0]]
+    if strangers := [name for name in columns or () if name not in headings]:
+        raise BadTable(f"--column: no heading {strangers[0]}; headings are {', '.join(headings)}")
+    found = _columns(headings, columns)
     names = [one.role.name for one in found if one.role]
     if strangers := [name for name in exact if name not in names]:
         raise BadTable(f"--exact {strangers[0]}: the table's known columns are {', '.join(names)}")
@@ -181,7 +220,9 @@ def check_text(
             both = [one.heading for one in found if one.role and one.role.name == name]
             raise BadTable(f"{file}: columns {' and '.join(map(repr, both))} both are {name}; name one with --column")
     if not [one for one in found if one.role and one.role.kind != "text"]:
-        raise BadTable(f"{file}: no column is known among {', '.join(map(repr, headings))}; name them with --column")
+        nameless = [one.heading for one in found if not one.role] or headings
+        known = f"no column is known among {', '.join(map(repr, headings))}"
+        raise BadTable(f"{file}: {known}; {way_out(nameless, _FIGURES)}")
     for (number, _), cells in zip(kept[1:], read[1:], strict=True):
         if len(cells) > len(headings):
             raise BadTable(f"{file}:{number}: {len(cells)} cells under {len(headings)} headings: {cells[-1]!r}")
@@ -205,7 +246,8 @@ def check_text(
     complete = [_with_node(row, gpus_per_node) for row in rows]
     findings += [one for index in range(len(rows)) for one in _check_row(index, rows, complete, titles, base)]
     findings.sort(key=lambda one: one.line)
-    return Checked(tuple(rows), tuple(findings), tuple(one.heading for one in found if not one.role), tuple(notes))
+    unknown = tuple(one.heading for one in found if not one.role)
+    return Checked(tuple(rows), tuple(findings), tuple(names), unknown, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -273,45 +315,31 @@ def _with_node(row: Row, gpus_per_node: int) -> dict[str, Interval]:
     return known
 
 
-def _middles(known: Known) -> dict[str, Interval]:
-    """As if every print were exact."""
-    return {role: exactly(interval.middle) for role, interval in known.items()}
-
-
 def _check_row(
     index: int, rows: Sequence[Row], complete: Sequence[Known], titles: Mapping[str, str], base: str
 ) -> list[Finding]:
-    row, known = rows[index], complete[index]
-    findings = []
+    row = rows[index]
+    figures = Figures(tuple(complete), [one.product for one in rows].index(base) if base else 0, base)
+    findings, cells = [], list[Said]()
     for role, cell in row.cells.items():
         said = row.interval(role)
         if said is None or not (role in RATIO_OF or role in DERIVED):
             continue
         where = row.line, row.product, titles[role], role, cell.text
-        due = _expected(role, known, rows, complete, base)
+        due = figures.expected(role, index)
         if isinstance(due, str):
             findings.append(Finding(*where, "not checked", reason=due))
             continue
         verdict, reason = _compared(cell, said, due)
-        if verdict == "inconsistent":
-            reason += _guess(role, cell, said, due.should, index, complete)
+        cells.append(Said(role, cell, said, verdict == "inconsistent"))
         findings.append(Finding(*where, verdict, due.should, reason))
-    return findings
+    # What explains the whole row goes before what explains a cell of it.
+    whole = figures.explanation(index, cells)
+    guesses = {one.role: whole or figures.guess(one, index) for one in cells if one.wrong}
+    return [replace(one, reason=one.reason + guesses.get(one.role, "")) for one in findings]
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """What a cell has to be, by other cells."""
-
-    formula: str
-    """In words."""
-    should: Interval
-    """For all numbers behind the other prints."""
-    exact: Fraction
-    """If the other prints were exact."""
-
-
-def _compared(cell: Printed, said: Interval, due: _Expected) -> tuple[Verdict, str]:
+def _compared(cell: Printed, said: Interval, due: Expected) -> tuple[Verdict, str]:
     """Whether a cell can be what it has to be, and why."""
     if said.meets(due.should):
         why = "within rounding" if said.middle != due.exact else "exact"
@@ -324,55 +352,6 @@ def _compared(cell: Printed, said: Interval, due: _Expected) -> tuple[Verdict, s
         f"{due.formula} is {show(due.exact)}, with all rounding {show_interval(due.should)}; the cell stands for "
         f"{show_interval(said)}, {show(far * 100, 3)} % off"
     )
-
-
-def _expected(role: str, known: Known, rows: Sequence[Row], complete: Sequence[Known], base: str) -> _Expected | str:
-    """What a cell of that role has to be; where it cannot be told, what is missing."""
-    if role in RATIO_OF:
-        of = RATIO_OF[role]
-        anchor = complete[[row.product for row in rows].index(base)]
-        here, there = (_value(of, each) for each in (known, anchor))
-        exact_here, exact_there = (_value(of, _middles(each)) for each in (known, anchor))
-        if here is None or there is None or exact_here is None or exact_there is None:
-            return f"needs {of} of the row and of {base}, or what it follows from"
-        formula = f"{of} over that of {base}"
-        if known is anchor:
-            # Over itself it is 1, however its own figures were rounded.
-            return _Expected(formula, exactly(1), Fraction(1))
-        return _Expected(formula, here / there, exact_here.middle / exact_there.middle)
-    found, should = computed(role, known)
-    if found is None or should is None:
-        first = next(one for one in FORMULAS if one.gives == role)
-        return f"needs {', '.join(name for name in first.needs if name not in known)}"
-    return _Expected(found.text, should, found.compute(_middles(known)).middle)
-
-
-def _value(role: str, known: Known) -> Interval | None:
-    """From what was measured where that is there, and what the table says itself where not."""
-    found = computed(role, known)[1]
-    return found if found is not None else known.get(role)
-
-
-def _guess(role: str, cell: Printed, said: Interval, should: Interval, index: int, complete: Sequence[Known]) -> str:
-    """What may have happened, in words; empty where nothing fits."""
-    for factor, words in ((100, "cents for dollars"), (Fraction(1, 100), "dollars for cents")):
-        if "usd" in role and said.meets(should * exactly(Fraction(factor))):
-            return f"; it fits as {words}"
-    for factor in (1000, Fraction(1, 1000)):
-        if said.meets(should * exactly(Fraction(factor))):
-            return f"; it fits with a factor of {show(factor)}"
-    if cell.holds_if_cut(should):
-        return "; it fits if digits were cut off rather than rounded"
-    for other, known in enumerate(complete):
-        theirs = computed(role, known)[1]
-        if other != index and theirs is not None and said.meets(theirs):
-            return "; it fits another row: rows may be swapped"
-    for count in (1, 2, 4, 8, 16, 32, 64, 72):
-        if "gpus" in complete[index] and exactly(count) != complete[index]["gpus"]:
-            fewer = computed(role, {**complete[index], "gpus": exactly(count)})[1]
-            if fewer is not None and said.meets(fewer):
-                return f"; it fits with {count} GPUs"
-    return ""
 
 
 def read_table(

@@ -26,10 +26,19 @@ from waveproof.perf.records import SECONDS, TOKEN_RATE, Measurement, Place, Quan
 from waveproof.perf.serving_client import Aiperf, ClientFailed, send
 from waveproof.perf.serving_figures import Peak, PointFigures, figures, peak
 from waveproof.perf.serving_log import Request, read_log
-from waveproof.perf.serving_plan import Plan, Point, differences, plan_from_json, plan_json
+from waveproof.perf.serving_plan import Plan, Point, differences, first_few, plan_from_json, plan_json
 from waveproof.perf.serving_privacy import without_places, without_secrets
 from waveproof.perf.serving_prompts import prompts_of
-from waveproof.perf.serving_refusals import SAME_SERVER, Failure, Refusal, failure, refusals, unwarmed, warnings
+from waveproof.perf.serving_refusals import (
+    SAME_SERVER,
+    Failure,
+    Refusal,
+    failure,
+    refusals,
+    rejected,
+    unwarmed,
+    warnings,
+)
 from waveproof.perf.serving_server import ServerSilent, acceptance_so_far, ask_models, server_version
 
 _PLAN, _POINTS, _FACTS, _LOG, _ATTEMPTS = "plan.json", "points", "point.json", "requests.jsonl.gz", "attempts.json"
@@ -101,11 +110,21 @@ class SweepResult:
         return peak([one.figures for one in self.points if one.figures is not None], withheld)
 
     @property
+    def limit(self) -> PointResult | None:
+        """Of a prefill the first length that the server rejects where it takes shorter ones: where it should end."""
+        failing = next((place for place, one in enumerate(self.points) if one.failure), 0)
+        before = [one.point for one in self.points[:failing]]
+        # Prompts of another length are the only difference between points.
+        ends = self.plan.kind == "prefill" and self.reported and tuple(before) == self.plan.points[:failing]
+        return self.points[failing] if failing and ends and rejected(self.points[failing].requests) else None
+
+    @property
     def exit_status(self) -> int:
-        """0: every point is reported. 1: some are refused. 4: the server failed or points are missing."""
-        if self.stopped or any(one.failure for one in self.points):
+        """0: every point is reported, up to the limit. 1: some are refused. 4: the server failed or points miss."""
+        if self.stopped:
             return 4
-        return 0 if len(self.reported) == len(self.plan.points) else 1
+        due = self.points.index(self.limit) if self.limit else len(self.plan.points)
+        return 0 if len(self.reported) == due else 1
 
     def measurements(self, variant: str = "") -> tuple[Measurement, ...]:
         """For gate, history and ledger: speed of a stream, aggregate, time to the first token, whole latency.
@@ -185,8 +204,7 @@ def run_plan(
                 except (ServerSilent, ClientFailed) as error:
                     stopped = f"{point.name}: {error}"
                     break
-            if (fault := failure(_requests(home, point), point)) is not None:
-                stopped = f"{point.name}: the server {fault}"
+            if failure(_requests(home, point), point) is not None:
                 break
     return load(folder, stopped)
 
@@ -203,15 +221,17 @@ def load(folder: Path, stopped: str = "") -> SweepResult:
     plan = plan_from_json(path.read_text(encoding="utf-8"))
     homes = [(point, folder / _POINTS / point.name) for point in plan.points]
     done = [(point, home) for point, home in homes if home.is_dir()]
-    missing = [point.name for point, home in homes if not home.is_dir()]
+    missing = ", ".join(point.name for point, home in homes if not home.is_dir())
     read = [_facts(home) for _, home in done]
     first = read[0].models[0] if read else ()
     alone = [_result(plan, point, home, facts, first) for (point, home), facts in zip(done, read, strict=True)]
     points = tuple(_held_against(alone[0], one) for one in alone)
+    result = SweepResult(plan, points, stopped)
+    if stopped or result.limit:
+        return result
     failing = next((f"{one.point.name}: the server {one.failure}" for one in points if one.failure), "")
-    if missing and not stopped:
-        stopped = failing or f"not measured yet: {', '.join(missing)}; --resume goes on"
-    return SweepResult(plan, points, stopped or failing)
+    unmeasured = f"not measured yet: {missing}; --resume goes on" if missing else ""
+    return replace(result, stopped=failing or unmeasured)
 
 
 @contextlib.contextmanager
@@ -238,8 +258,7 @@ def _begin(plan: Plan, folder: Path, resume: bool) -> None:
         if not resume:
             raise BadState(f"{folder}: a run was begun there: --resume goes on with it, another folder begins anew")
         if changed := differences(plan, begun):
-            told = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
-            raise BadState(f"{folder}: another plan than the run was begun with: {told}")
+            raise BadState(f"{folder}: another plan than the run was begun with: {first_few(changed)}")
     else:
         _written(path, plan_json(plan))
     # A point that was not finished has requests of which nobody knows the end.

@@ -53,18 +53,20 @@ class Aiperf:
 
 
 def find_aiperf(path: str = "") -> Aiperf:
-    """The program at ``path``, else at ``$WAVEPROOF_AIPERF``, else in ``PATH``.
+    """The program at ``path``, else at ``$WAVEPROOF_AIPERF``, in ``PATH``, or where tox puts it beside this Python.
 
     Raises:
         AiperfMissing: it is at none of these, or does not tell its version.
     """
-    found = path or os.environ.get(_VARIABLE, "") or shutil.which("aiperf") or ""
+    beside = Path(sys.prefix, "aiperf", "bin", "aiperf")
+    found = path or os.environ.get(_VARIABLE, "") or shutil.which("aiperf") or (str(beside) if beside.is_file() else "")
     remedy = (
         f"python -m venv ENV && ENV/bin/pip install aiperf=={AIPERF_VERSION} (an environment of its own: its pins "
         f"conflict with others), then --aiperf ENV/bin/aiperf or {_VARIABLE}=ENV/bin/aiperf"
     )
     if not found or not os.access(found, os.X_OK):
-        raise AiperfMissing(f"aiperf drives the server and is not at {found or 'PATH'}: {remedy}")
+        looked = f"not at {found}" if found else f"neither at ${_VARIABLE} (not set) nor in PATH nor at {beside}"
+        raise AiperfMissing(f"aiperf drives the server and is {looked}: {remedy}")
     # Its own --version takes a second, most of it imports; the distribution's folder names the version at once.
     home = Path(found).resolve().parent.parent
     named = sorted(home.glob("[Ll]ib*/**/site-packages/aiperf-*.dist-info"))

@@ -224,7 +224,8 @@ def prefill(points: Sequence[Sequence[Request]]) -> Prefill:
             steady, fixed = 1.0 / slope, intercept
             if np.isfinite((low, high)).all() and low > 0:
                 interval = 1.0 / high, 1.0 / low
-            if marginal and marginal[-1] < _FALLING * max(marginal):
+            # Within the interval of the slope the two differ by noise as well.
+            if interval and marginal[-1] < min(interval[0], _FALLING * max(marginal)):
                 told.append(
                     f"time grows faster than length, as attention does: {max(marginal):,.0f} tok/s between lengths "
                     f"falls to {marginal[-1]:,.0f}; the slope is a mean over these lengths"

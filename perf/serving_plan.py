@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -123,6 +123,8 @@ class Plan:
     """Patience for one request."""
     extra: tuple[tuple[str, Any], ...] = (("ignore_eos", True), ("temperature", 0.0))
     """Put into the body of every request; ``ignore_eos`` is known to sglang, vLLM and llama.cpp, not to OpenAI."""
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Of the command that made it, so that it goes on without them; the plan is what the other fields say."""
 
     def __post_init__(self) -> None:
         names = [point.name for point in self.points]
@@ -222,7 +224,7 @@ def mixed_plan(
 
 
 def plan_json(plan: Plan) -> str:
-    """A document that :func:`plan_from_json` reads; equal plans give equal documents."""
+    """A document that :func:`plan_from_json` reads; equal plans give equal documents, up to their options."""
     return json.dumps({"schema": 1, **asdict(plan)}, indent=1, sort_keys=True) + "\n"
 
 
@@ -257,9 +259,15 @@ def _point(read: Mapping[str, Any]) -> Point:
 
 def differences(asked: Plan, begun: Plan) -> tuple[str, ...]:
     """What of a plan is not as in the one that a run was begun with, each with both values."""
-    ours, theirs = (_flat("", json.loads(plan_json(plan))) for plan in (asked, begun))
+    ours, theirs = (_flat("", json.loads(plan_json(replace(plan, options={})))) for plan in (asked, begun))
     names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     return tuple(f"{name} was {theirs.get(name, 'absent')}, is {ours.get(name, 'absent')}" for name in names)
+
+
+def first_few(changed: Sequence[str], most: int = 3) -> str:
+    """Differences in one line, and how many are left out."""
+    rest = f"; and {len(changed) - most} more" if len(changed) > most else ""
+    return "; ".join(changed[:most]) + rest
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:

@@ -93,6 +93,11 @@ def failure(requests: Sequence[Request], point: Point) -> Failure | None:
     )
 
 
+def rejected(requests: Sequence[Request]) -> bool:
+    """Whether the server calls every request a bad one, in its status or in an event of its answer."""
+    return bool(requests) and all(one.status == 400 or '"code": 400' in one.error for one in requests)
+
+
 def refusals(
     requests: Sequence[Request], point: Point, plan: Plan, servers: Sequence[Sequence[str]] = ()
 ) -> tuple[Refusal, ...]:

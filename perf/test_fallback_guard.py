@@ -29,15 +29,16 @@ def test_fast_path_is_fast(pair: FastSlow, arch: str, night: Night) -> None:
     night.hold(guarded.measurement())
 
 
+@pytest.fixture(scope="class")
+def worker() -> Iterator[Worker]:
+    """One process for all impostors."""
+    worker = Worker("emulate", "gfx950")
+    yield worker
+    worker.close()
+
+
 class TestImpostors:
     """Right results by a way that is not the fast one, as machine code on the emulated device: red each time."""
-
-    @pytest.fixture(scope="class")
-    def worker(self) -> Iterator[Worker]:
-        """One process for all."""
-        worker = Worker("emulate", "gfx950")
-        yield worker
-        worker.close()
 
     @staticmethod
     def guarded(worker: Worker, name: str) -> Guarded:

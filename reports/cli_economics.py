@@ -21,6 +21,10 @@ app = typer.Typer(
 PictureFile = Annotated[Path | None, typer.Option("--picture", metavar="FILE.png", help="Write the picture.")]
 PageFile = Annotated[Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs of a node, where no column says.")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="HEADING=ROLE", help="What a column holds; `columns` lists roles. Repeatable."),
+]
 Pue = Annotated[float, typer.Option(help="Power of the building over power of its machines.")]
 Tariffs = Annotated[list[float] | None, typer.Option("--tariff", metavar="USD_PER_KWH", help="Repeatable.")]
 HostWatts = Annotated[float, typer.Option(help="Watts of the host and network for each GPU.")]
@@ -40,9 +44,7 @@ def check(
     results: Annotated[Path, typer.Argument(metavar="RESULTS.csv", exists=True, dir_okay=False)],
     gpus_per_node: GpusPerNode = 8,
     base: Annotated[str, typer.Option(metavar="PRODUCT", help="That ratios compare with; the first row.")] = "",
-    column: Annotated[
-        list[str] | None, typer.Option(metavar="HEADING=ROLE", help="What a column holds. Repeatable.")
-    ] = None,
+    column: Columns = None,
     exact: Annotated[
         list[str] | None, typer.Option(metavar="ROLE", help="Print is the number: nothing was rounded. Repeatable.")
     ] = None,
@@ -58,11 +60,9 @@ def check(
     from waveproof.perf.published_results import read_table
     from waveproof.reports.economics_report import check_section
 
-    columns = dict(_pair("--column", one) for one in column or ())
-    checked = read_table(results, gpus_per_node, base, columns, exact or ())
+    checked = read_table(results, gpus_per_node, base, _columns(column), exact or ())
     _show([check_section(checked, everything)], None, page, f"Checked: {results.name}")
-    nothing = all(one.verdict == "not checked" for one in checked.findings)
-    raise typer.Exit(1 if any(one.bad for one in checked.findings) else 3 if nothing else 0)
+    raise typer.Exit(1 if any(one.bad for one in checked.findings) else 3 if checked.nothing else 0)
 
 
 @app.command()
@@ -110,6 +110,7 @@ def price(
             "usd_per_gpu_hour; the published comparison if not given.",
         ),
     ] = None,
+    column: Columns = None,
     gpus_per_node: GpusPerNode = 8,
     prefill: Annotated[
         list[str] | None, typer.Option(metavar="PRODUCT=TOK_S", help="Cold prefill of the system. Repeatable.")
@@ -147,7 +148,11 @@ def price(
     from waveproof.perf.published_results import read_table
     from waveproof.reports.economics_report import power_of
 
-    systems = read_table(results, gpus_per_node).served(gpus_per_node) if results else published()
+    if results is None and column:
+        raise WrongOption(f"--column {column[0]}: names a column of RESULTS.csv, which is not given")
+    systems = (
+        read_table(results, gpus_per_node, columns=_columns(column)).served(gpus_per_node) if results else published()
+    )
     speeds = _numbers("--prefill", prefill or (), systems)
     capital = _numbers("--capex", capex or (), systems)
     tariffs = tariff or TARIFFS
@@ -177,7 +182,9 @@ def price(
 
 @app.command()
 def fits(
-    model: Annotated[str, typer.Option(help="A built-in model, or a config.json.")] = "Kimi-K3",
+    model: Annotated[
+        str, typer.Option(help="A built-in model (`list` prints their names), or a config.json.")
+    ] = "Kimi-K3",
     tp: Annotated[int, typer.Option(help="GPUs of one tensor parallel group.")] = 8,
     tokens: Annotated[int, typer.Option(help="That the KV pool holds.")] = 1_000_000,
     gpu: Annotated[
@@ -203,6 +210,11 @@ def fits(
     """
     from waveproof.fixtures.products import PRODUCTS
 
+    if model == "list":
+        from waveproof.fixtures.shapes.latent_attention import MODELS
+
+        typer.echo("\n".join(dict.fromkeys(one.model.rpartition("/")[2] for one in MODELS)))
+        return
     named = [f"{tp}x{name}" for name in gpu or [one.name for one in PRODUCTS]]
     drawing = bool(picture or page)
     section, held = _fitting(
@@ -315,8 +327,13 @@ def _fitting(
 def _pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
     if not (equals and name.strip() and value.strip()):
-        raise WrongOption(f"{option} {text}: is NAME=VALUE")
+        raise WrongOption(f"{option} {text}: must be NAME=VALUE")
     return name.strip(), value.strip()
+
+
+def _columns(texts: Sequence[str] | None) -> dict[str, str]:
+    """Roles by heading."""
+    return dict(_pair("--column", one) for one in texts or ())
 
 
 def _numbers(option: str, texts: Sequence[str], systems: Sequence[Served]) -> dict[str, float]:
@@ -333,7 +350,7 @@ def _numbers(option: str, texts: Sequence[str], systems: Sequence[Served]) -> di
         except ValueError:
             raise WrongOption(f"{option} {text}: {value!r} is no number") from None
         if not (math.isfinite(found[name]) and found[name] > 0):
-            raise WrongOption(f"{option} {text}: is finite and above 0")
+            raise WrongOption(f"{option} {text}: must be finite and above 0")
     return found
 
 

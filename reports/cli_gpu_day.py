@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waveproof.kernels.providers.registry import Subject
     from waveproof.perf.gpu_day import Day, Result, State
     from waveproof.perf.gpu_day_terms import Trial
-    from waveproof.reports.sections import Section
+    from waveproof.reports.sections import Section, Table
 
 UNAVAILABLE = 3
 """Exit status where there is no such GPU: nothing was found out, as with any other inconclusive result."""
@@ -85,7 +85,8 @@ def gpu_day(
     try:
         station = ChildStation(runtime)
     except DeviceMissing as error:
-        typer.echo(f"waveproof: gpu-day: {error}", err=True)
+        for reason in dict.fromkeys((*lacking(runtime), str(error))):
+            typer.echo(f"waveproof: gpu-day: {reason}", err=True)
         raise typer.Exit(UNAVAILABLE) from None
 
     def keep(day: Day) -> None:
@@ -128,51 +129,114 @@ def plan_section(trials: Sequence[Trial], runtime: str, budget: float) -> Sectio
     """The plan: what runs against what, in which order, for how long by estimate, and what cannot run here and why."""
     from waveproof.reports.sections import Section, Table
 
-    rows, until = [], 0.0
+    rows, until, here = [], 0.0, lacking(runtime)
     reasons: dict[str, list[int]] = {}
     for number, trial in enumerate(trials, 1):
-        missing = [why for one in (trial.fast, trial.slow) for why in _missing(one.subject, runtime)]
-        for why in missing:
+        missing = [why for one in (trial.fast, trial.slow) for why in _missing(one.subject, runtime, here)]
+        for why in dict.fromkeys(missing):
             reasons.setdefault(why, []).append(number)
+        fast, slow = trial.fast.subject.implementation, trial.slow.subject.implementation
         until += trial.least_seconds
         fits = "unavailable" if missing else "fits" if until <= budget else "only if others leave time"
         rows.append(
             (
                 str(number),
-                trial.fast.subject.implementation.operator,
-                trial.name,
-                *(_side(one.subject.implementation.provider, one.expected) for one in (trial.fast, trial.slow)),
-                ", ".join(way.name for way in trial.ways),
+                fast.operator,
+                work_in_words(trial.name),
+                fast.provider,
+                slow.provider if slow.operator == fast.operator else f"{slow.provider} {slow.operator}",
                 f"{trial.at_least:g}" if trial.at_least else "-",
-                f"{trial.least_seconds:.0f}",
                 f"{until:.0f}",
+                ", ".join(way.name for way in trial.ways),
                 fits,
             )
         )
-    columns = ("", "operator", "work", "fast side", "slow side", "ways", "asked", "needs s", "until s", "")
-    note = "needs: an estimate, imports and compiling included. asked: times as fast. Each side: provider, its kernels."
-    table = Table(f"Plan for {runtime}, {budget:.0f} s", columns, tuple(rows), note, numeric=(0, 6, 7, 8))
+    columns = ("trial", "operator", "work", "fast side", "slow side", "asked", "until s", "timed", "here")
+    note = "asked: times as fast. until: by estimate, imports and compiling included."
+    plan = Table(f"Plan for {runtime}, {budget:.0f} s", columns, tuple(rows), note, numeric=(0, 5, 6))
+    tables = (equal_told_once(plan, ("timed", "here")), _kernels(trials))
     lead = "Nothing was run."
     if runtime == "cuda":
         lead += f" Timing takes {TIMED_SHARE:.0%} of the budget at most; goldens are captured in what is left."
-    told = (f"{why} (trials {', '.join(map(str, dict.fromkeys(numbers)))})" for why, numbers in reasons.items())
-    return Section("GPU day", lead, (table,), (), tuple(told))
+    told = (f"{why} ({_which(numbers, len(trials))})" for why, numbers in reasons.items())
+    return Section("GPU day", lead, tables, (), tuple(told))
 
 
-def _side(provider: str, kernels: Sequence[str]) -> str:
-    return f"{provider}: {', '.join(one for one in kernels if not one.endswith('?')) or 'torch operations'}"
+def work_in_words(name: str) -> str:
+    """``decode/heads=12/keys=16384`` as ``decode: KV 16,384, heads 12``: context first, for it tells trials apart."""
+    words: list[str] = []
+    sizes: list[str] = []
+    for part in name.split("/"):
+        what, equals, value = part.partition("=")
+        if not equals:
+            words.append(part)
+        elif what == "keys":
+            sizes.insert(0, f"KV {int(value):,}")
+        else:
+            sizes.append(f"{what} {int(value):,}" if value.isdecimal() else f"{what} {value}")
+    return ": ".join(part for part in (" ".join(words), ", ".join(sizes)) if part)
 
 
-def _missing(subject: Subject, runtime: str) -> list[str]:
-    """Why a side cannot run here: all reasons at once, so that one visit to the machine mends them."""
+def equal_told_once(table: Table, columns: Sequence[str]) -> Table:
+    """Those of the columns that say the same in every row, in the note instead; they stand right of numeric ones."""
+    from dataclasses import replace
+
+    note = table.note
+    for name in columns:
+        at = table.columns.index(name)
+        cells = {row[at] for row in table.rows}
+        if len(cells) == 1:
+            note += f" {name}, all: {cells.pop()}."
+            rows = tuple(row[:at] + row[at + 1 :] for row in table.rows)
+            table = replace(table, columns=table.columns[:at] + table.columns[at + 1 :], rows=rows)
+    return replace(table, note=note)
+
+
+def _kernels(trials: Sequence[Trial]) -> Table:
+    from waveproof.reports.sections import Table
+
+    rows = dict.fromkeys(
+        (
+            one.subject.implementation.operator,
+            one.subject.implementation.provider,
+            ", ".join(kernel for kernel in one.expected if not kernel.endswith("?")) or "torch operations",
+        )
+        for trial in trials
+        for one in (trial.fast, trial.slow)
+    )
+    return Table("Kernels that a profiler's trace must show", ("operator", "side", "kernels"), tuple(rows))
+
+
+def _which(numbers: Sequence[int], trials: int) -> str:
+    if len(numbers) == trials > 1:
+        return f"all {trials} trials"
+    return f"trial{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def lacking(runtime: str) -> tuple[str, ...]:
+    """What this machine lacks for a runtime: all of it, so that one visit mends it."""
     from waveproof.kernels.runtimes.catalogue import installed, why_unavailable
 
+    reasons = [why_unavailable(runtime)]
+    if runtime in ("hip", "cuda") and installed("torch"):
+        from waveproof.kernels.runtimes.device import DeviceUnavailable, require_build
+
+        try:
+            require_build(runtime)
+        except DeviceUnavailable as error:
+            reasons.append(str(error))
+    return tuple(reason for reason in reasons if reason)
+
+
+def _missing(subject: Subject, runtime: str, here: Sequence[str]) -> list[str]:
+    """Why a side cannot run here: all reasons at once, what lacks ``here`` for the runtime among them."""
+    from waveproof.kernels.runtimes.catalogue import installed
+
     implementation = subject.implementation
-    reasons = [why_unavailable(runtime)] if runtime in implementation.runtimes else []
-    if not reasons:
+    reasons = list(here)
+    if runtime not in implementation.runtimes:
         reasons = [f"{subject.id}: offers {', '.join(implementation.runtimes)}, not {runtime}"]
-    reasons += [f"{package} is not installed" for package in implementation.packages if not installed(package)]
-    return [reason for reason in reasons if reason]
+    return reasons + [f"{package} is not installed" for package in implementation.packages if not installed(package)]
 
 
 def capture_goldens(store: Path, seconds: float, runtime: str = "cuda") -> Result:

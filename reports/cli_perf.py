@@ -81,7 +81,7 @@ def nightly(
     from waveproof.perf.ledger import LEDGER, Ledger
     from waveproof.perf.run_files import runs_of
     from waveproof.reports.history_sections import courses
-    from waveproof.reports.nightly import brief, conclusion, measure, night_sections, not_measured, write_page
+    from waveproof.reports.nightly import brief, conclusion, measure, night_sections, not_measured, steps, write_page
     from waveproof.reports.sections import print_sections
 
     path = (ledger or LEDGER).resolve()
@@ -107,4 +107,6 @@ def nightly(
     worse = [one for one in found if one.recently_worse(RECENT)]
     ends, why = conclusion(document, run, status, worse, history_gates, missing)
     typer.echo(f"exit status {ends}: {why}")
+    for line in steps(run, results, path):
+        typer.echo(line)
     raise typer.Exit(ends)

@@ -24,6 +24,14 @@ Existing = Annotated[
 Quantities = Annotated[str, typer.Option("--quantity", metavar="NAME", help="Only this quantity.")]
 
 
+MOST_DRAWN = 50
+"""Pictures without ``--all``."""
+
+
+class TooMany(ValueError):
+    """So many pictures that nobody meant them; the message says how many."""
+
+
 class NoSuchCase(LookupError):
     """No key of the history fits; the message holds the pattern and what there is."""
 
@@ -36,7 +44,8 @@ def import_(
             metavar="FILE.json...",
             exists=True,
             dir_okay=False,
-            help="Of --perf-results, --benchmark-json or history export.",
+            help="Of pytest's --perf-results or --benchmark-json, of --json of perf gpu-day, perf counts or serving "
+            "report, or of history export.",
         ),
     ],
     history: HistoryFile = DEFAULT,
@@ -50,12 +59,13 @@ def import_(
 
     from waveproof.perf.history import History
     from waveproof.perf.run_files import read_runs
+    from waveproof.reports.summary import count
 
     stated = when.replace(tzinfo=when.tzinfo or timezone.utc) if when else None
     runs = [(file, read_runs(file, stated, commit)) for file in files]
     with History(history) as past:
         for file, found in runs:
-            typer.echo(f"{file.name}: {past.add(found)} of {len(found)} runs are new")
+            typer.echo(f"{file.name}: {past.add(found)} of {count(len(found), 'run')} new")
 
 
 @app.command()
@@ -88,10 +98,9 @@ def show(
     from waveproof.reports.sections import print_sections
 
     with History(history) as past:
-        found = courses(past, _chosen(case, quantity, past.keys()))
-        sections = [changes_section(found)] if found else []
-        if (case, quantity) == ("*", ""):
-            sections.insert(0, history_section(past))
+        chosen = _chosen(case, quantity, past.keys())
+        found = courses(past, chosen)
+        sections = [history_section(past, keys=chosen), *([changes_section(found)] if found else [])]
     print_sections(sections, wide_console(200))
 
 
@@ -100,8 +109,11 @@ def plot(
     case: Annotated[str, typer.Argument(metavar="PATTERN", help="Cases; * is any characters.")] = "*",
     quantity: Quantities = "",
     history: Existing = DEFAULT,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the PNGs.")] = Path("."),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the PNGs.")] = Path(
+        "perf-plots"
+    ),
     ledger: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Another than the suite's.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help=f"Draw more than {MOST_DRAWN} pictures too.")] = False,
 ) -> None:
     """Draw each figure over time with its change points, anchor and baseline."""
     from waveproof.perf.history import History
@@ -109,7 +121,11 @@ def plot(
     from waveproof.reports.history_sections import courses, pictures_of
 
     with History(history) as past:
-        found = courses(past, _chosen(case, quantity, past.keys()))
+        chosen = _chosen(case, quantity, past.keys())
+        if len(chosen) > MOST_DRAWN and not everything:
+            told = f"more than {MOST_DRAWN}: narrow them with PATTERN or --quantity, or say --all"
+            raise TooMany(f"{len(chosen)} figures would be drawn, {told}")
+        found = courses(past, chosen)
     signed = Ledger.load(ledger or LEDGER)
     output.mkdir(parents=True, exist_ok=True)
     for picture in pictures_of(found, signed):
@@ -120,8 +136,10 @@ def plot(
 
 def _chosen(case: str, quantity: str, keys: Sequence[Key]) -> tuple[Key, ...]:
     from waveproof.reports.history_sections import matching
+    from waveproof.reports.summary import count
 
     chosen = matching(case, quantity, keys)
     if keys and not chosen:
-        raise NoSuchCase(f"{case!r} {quantity} fits none of {len(keys)} figures, such as {keys[0][0]} {keys[0][1]}")
+        wanted = " ".join(filter(None, (repr(case), quantity)))
+        raise NoSuchCase(f"{wanted} fits none of {count(len(keys), 'figure')}, such as {keys[0][0]} {keys[0][1]}")
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waveproof.reports.console import progress_bar, wide_console
+from waveproof.reports.serving_command import NEW_STATE, Measuring, WrongOption, options_of, stoppable
 
 if TYPE_CHECKING:
     from waveproof.perf.serving import SweepResult
@@ -18,13 +20,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure a running OpenAI-compatible server. Exit status: 0 every point is reported, 1 some are refused, "
+    help="Measure a running OpenAI-compatible server. Exit status: 0 every point is reported (of prefill every length "
+    "that the server takes), 1 some are refused, "
     "2 a wrong command line, 4 the server failed or points are missing.",
 )
-
-
-class WrongOption(ValueError):
-    """An option that cannot be; the message says which values can."""
 
 
 class Endpoint(str, Enum):
@@ -34,10 +33,12 @@ class Endpoint(str, Enum):
     CHAT = "chat"
 
 
-BaseUrl = Annotated[str, typer.Option(metavar="URL", help="Server, with or without a closing /v1.")]
-Model = Annotated[str, typer.Option(metavar="NAME", help="Model, as the server calls it.")]
+BaseUrl = Annotated[str, typer.Option(metavar="URL", help="Server, with or without a closing /v1. Needed to begin.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Model, as the server calls it. Needed to begin.")]
 State = Annotated[Path, typer.Option("--state", file_okay=False, help="Folder of the run: plan, logs, what is done.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run, under its options. No --state: the newest.")
+]
 Label = Annotated[str, typer.Option(help="What serves: '8x MI355X, sglang 0.5.23'. Figures are kept under it.")]
 Interface = Annotated[Endpoint, typer.Option(help="completions gets token ids; chat gets text, by a tokenizer.")]
 KeyVariable = Annotated[str, typer.Option(metavar="VAR", help="Environment variable that holds the API key.")]
@@ -64,9 +65,10 @@ Streams = Annotated[str, typer.Option(metavar="N,N,...", help="Requests at once,
 PerStream = Annotated[int, typer.Option(min=1, help="Requests one after the other in each stream.")]
 
 
-@app.command()
+@app.command(cls=Measuring)
 def sweep(
-    base_url: BaseUrl, model: Model, state: State, resume: Resume = False, concurrency: Streams = "1,2,4,8,16,32,64",
+    ctx: typer.Context, base_url: BaseUrl = "", model: Model = "", state: State = NEW_STATE, resume: Resume = False,
+    concurrency: Streams = "1,2,4,8,16,32,64",
     prompt: Prompt = 1024, output: Output = 400, per_stream: PerStream = 4, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
     text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
@@ -76,15 +78,14 @@ def sweep(
     from waveproof.perf.serving_plan import sweep_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    drawn = _seed(seed, state, resume)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
     plan = sweep_plan(target, _numbers(concurrency), prompt, output, per_stream, **options)
-    _finish(_run(plan, state, resume, aiperf), page)
+    _finish(_run(ctx, plan, state, resume, aiperf), page)
 
 
-@app.command()
+@app.command(cls=Measuring)
 def prefill(
-    base_url: BaseUrl, model: Model, state: State, resume: Resume = False,
+    ctx: typer.Context, base_url: BaseUrl = "", model: Model = "", state: State = NEW_STATE, resume: Resume = False,
     lengths: Annotated[
         str, typer.Option(metavar="N,N,...", help="Tokens of the prompts.")
     ] = "1024,4096,13000,32768,65536,131072,172000",
@@ -93,18 +94,21 @@ def prefill(
     text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
     timeout: Patience = 600.0, extra: Extra = None, aiperf: Program = "", page: Page = None,
 ) -> None:  # fmt: skip
-    """Cold prompts of several lengths: time to first token, and prefill speed with and without fixed costs."""
+    """Cold prompts of several lengths: time to first token, and prefill speed with and without fixed costs.
+
+    Ends at the first length that the server refuses as too long.
+    """
     from waveproof.perf.serving_plan import prefill_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    drawn = _seed(seed, state, resume)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
-    _finish(_run(prefill_plan(target, _numbers(lengths), repeats, **options), state, resume, aiperf), page)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
+    plan = prefill_plan(target, _numbers(lengths), repeats, **options)
+    _finish(_run(ctx, plan, state, resume, aiperf), page)
 
 
-@app.command()
+@app.command(cls=Measuring)
 def mixed(
-    base_url: BaseUrl, model: Model, state: State, resume: Resume = False,
+    ctx: typer.Context, base_url: BaseUrl = "", model: Model = "", state: State = NEW_STATE, resume: Resume = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Streams of short requests.")] = 4,
     prompt: Prompt = 1024, output: Output = 400,
     long_input: Annotated[int, typer.Option(min=2, metavar="TOKENS", help="Of the long prompts.")] = 65_536,
@@ -117,18 +121,20 @@ def mixed(
     from waveproof.perf.serving_plan import Shape, mixed_plan
 
     target = _target(base_url, model, endpoint, api_key_env, label)
-    drawn = _seed(seed, state, resume)
-    options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
+    options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
     shapes = Shape(prompt, output), Shape(long_input, 2)
     plan = mixed_plan(target, *shapes, concurrency=concurrency, longs=longs, per_stream=per_stream, **options)
-    _finish(_run(plan, state, resume, aiperf), page)
+    _finish(_run(ctx, plan, state, resume, aiperf), page)
 
 
-@app.command()
+@app.command(cls=Measuring)
 def speculation(
-    base_url: Annotated[str, typer.Option(metavar="URL", help="Server with speculation on.")],
-    baseline_url: Annotated[str, typer.Option(metavar="URL", help="Server of the same model with speculation off.")],
-    model: Model, state: State, resume: Resume = False, concurrency: Streams = "1,2,4,8,16,32,64",
+    ctx: typer.Context,
+    base_url: Annotated[str, typer.Option(metavar="URL", help="Server with speculation on. Needed to begin.")] = "",
+    baseline_url: Annotated[
+        str, typer.Option(metavar="URL", help="Server of the same model with speculation off. Needed to begin.")
+    ] = "",
+    model: Model = "", state: State = NEW_STATE, resume: Resume = False, concurrency: Streams = "1,2,4,8,16,32,64",
     prompt: Prompt = 1024, output: Output = 400, per_stream: PerStream = 4, label: Label = "",
     endpoint: Interface = Endpoint.COMPLETIONS, api_key_env: KeyVariable = "", tokenizer: Tokenizer = "",
     text: Text = "", vocabulary: Vocabulary = "", allow_cached: AllowCached = 0, seed: Seed = None,
@@ -140,13 +146,11 @@ def speculation(
 
     if base_url == baseline_url:
         raise WrongOption(f"--base-url and --baseline-url are both {base_url}: two servers are compared")
-    # Both are asked the same.
-    drawn = _seed(seed, state / OFF, resume)
     for name, url in ((OFF, baseline_url), (ON, base_url)):
         target = _target(url, model, endpoint, api_key_env, label)
-        options = _options(target, tokenizer, text, vocabulary, allow_cached, drawn, timeout, extra)
+        options = _options(target, tokenizer, text, vocabulary, allow_cached, seed, timeout, extra)
         plan = sweep_plan(target, _numbers(concurrency), prompt, output, per_stream, **options)
-        _run(plan, state / name, resume and (state / name / "plan.json").is_file(), aiperf)
+        _run(ctx, plan, state / name, resume and (state / name / "plan.json").is_file(), aiperf)
     report(state, page)
 
 
@@ -180,22 +184,8 @@ def _target(base_url: str, model: str, endpoint: Endpoint, api_key_env: str, lab
     return Target(base_url, model, "chat" if endpoint is Endpoint.CHAT else "completions", api_key_env, label)
 
 
-def _seed(given: int | None, state: Path, resume: bool) -> int:
-    """As given; else that of the run that goes on; else a new one."""
-    from secrets import randbelow
-
-    from waveproof.perf.serving_plan import plan_from_json
-
-    if given is not None:
-        return given
-    begun = state / "plan.json"
-    if resume and begun.is_file():
-        return plan_from_json(begun.read_text(encoding="utf-8")).seed
-    return randbelow(1 << 31)
-
-
 def _options(
-    target: Target, tokenizer: str, text: str, vocabulary: str, allow_cached: int, seed: int, timeout: float,
+    target: Target, tokenizer: str, text: str, vocabulary: str, allow_cached: int, seed: int | None, timeout: float,
     extra: Sequence[str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Of a plan, common to all kinds."""
@@ -251,13 +241,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _run(plan: Plan, state: Path, resume: bool, aiperf: str) -> SweepResult:
+def _run(ctx: typer.Context, plan: Plan, state: Path, resume: bool, aiperf: str) -> SweepResult:
     """Measure, with a progress bar on stderr."""
     from waveproof.perf.serving import run_plan
     from waveproof.perf.serving_client import find_aiperf
 
     program = find_aiperf(aiperf)
-    with progress_bar(transient=False) as progress:
+    with stoppable(ctx), progress_bar(transient=False) as progress:
         points = progress.add_task("points", total=len(plan.points))
         answers = progress.add_task("answers", total=None)
         names = [point.name for point in plan.points]
@@ -266,7 +256,7 @@ def _run(plan: Plan, state: Path, resume: bool, aiperf: str) -> SweepResult:
             progress.update(points, completed=names.index(name), description=name)
             progress.update(answers, completed=count, total=total)
 
-        result = run_plan(plan, state, program, resume, watch)
+        result = run_plan(replace(plan, options=options_of(ctx)), state, program, resume, watch)
         progress.update(points, completed=len(result.points), description="points")
     return result
 

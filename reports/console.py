@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ def wide_console(width: int = 180) -> Console:
     """A terminal's console; where the output goes to a file or a pipe, one wide enough for the tables.
 
     Args:
-        width: columns without a terminal.
+        width: columns without a terminal, where the environment's COLUMNS states none.
     """
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=width)
+    stated = os.environ.get("COLUMNS", "")
+    columns = int(stated) if stated.isdecimal() else 0
+    return Console() if sys.stdout.isatty() else Console(width=columns or width)
 
 
 def progress_bar(transient: bool = True) -> Progress:

@@ -228,12 +228,12 @@ def fits_section(model: Model, demands: Mapping[str, Demand], fits: Sequence[tup
     rows = []
     for label, fit in fits:
         rows.append((
-            label, f"{fit.memory / GB:.1f} ({fit.memory / GIB:.1f} GiB)", *(f"{part / GB:.1f}" for part in (
-                fit.weights, fit.pool, fit.state, fit.reserve)), f"{fit.margin / GB:+.1f}", fit.verdict,
+            label, *(f"{part / GB:.1f}" for part in (fit.memory, fit.weights, fit.pool, fit.state, fit.reserve)),
+            f"{fit.margin / GB:+.1f}", fit.verdict,
             f"{fit.largest_pool_tokens:,}", f"{fit.static_fraction:.3f}",
         ))  # fmt: skip
-    columns = ("GPUs", "memory GB", "weights", "KV pool", "linear state", "reserve", "margin GB", "verdict",
-               "largest pool, tokens", "static fraction")  # fmt: skip
+    columns = ("GPUs", "memory", "weights", "KV pool", "state", "reserve", "margin", "verdict", "largest pool",
+               "static fraction")  # fmt: skip
     served = model.served
     per_token = model.kv_bytes_per_token(first.kv_dtype)
     weights = (
@@ -265,8 +265,9 @@ def fits_section(model: Model, demands: Mapping[str, Demand], fits: Sequence[tup
         "160 GiB it is 25.5, captured graphs besides."
     )
     note = (
-        "GB is 10^9 bytes. AMD's 192 and 288 GB are GiB, NVIDIA's 180 and 288 are GB. Static fraction: weights, "
-        "pool and state over memory, what --mem-fraction-static would have to be."
+        "In GB of 10^9 bytes: AMD's 192 and 288 GB are GiB, NVIDIA's 180 and 288 are GB. State: of linear layers. "
+        "Largest pool: in tokens. Static fraction: weights, pool and state over memory, what --mem-fraction-static "
+        "would have to be."
     )
     numeric = (1, 2, 3, 4, 5, 6, 8, 9)
     return Section("Does it fit", lead, (Table("", columns, tuple(rows), note, numeric),))
@@ -283,9 +284,12 @@ def check_section(checked: Checked, everything: bool) -> Section:
     count = {verdict: sum(one.verdict == verdict for one in checked.findings) for verdict in (
         "consistent", "coarse", "inconsistent", "unreadable", "not checked")}  # fmt: skip
     told = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-    lead = f"{len(checked.rows)} rows; derived cells: {told or 'none'}."
+    lead = f"{len(checked.rows)} row{'s' * (len(checked.rows) != 1)}; derived cells: {told or 'none'}."
     if checked.unknown:
-        lead += f" Not checked, since it is not known what they hold: {', '.join(map(repr, checked.unknown))}."
+        unknown = ", ".join(map(repr, checked.unknown))
+        lead += f" Not checked, since it is not known what they hold: {unknown}; {checked.hint}."
+    if checked.nothing:
+        lead += " Nothing could be recomputed: waveproof economics columns says what follows from which columns."
     columns = ("line", "system", "column", "says", "can be", "verdict", "why")
     tables = (Table("", columns, rows, numeric=(0, 3)),) if rows else ()
     return Section("Derived columns recomputed", lead, tables, warnings=checked.notes)

@@ -40,7 +40,8 @@ def quality_section(found: Sequence[Quality], seconds: float) -> Section:
         ("method", *traces),
         tuple((name, *(_rate(by[trace, name].alarms, by[trace, name].unchanged, 1000) for trace in traces))
               for name in names),
-        "Same number of times of each side for all; pytest-benchmark looks for slower only, the others both ways.",
+        "Each side as often for all methods, a kind's pairs at most; pytest-benchmark looks for slower only, the "
+        "others both ways.",
         tuple(range(1, len(traces) + 1)),
     )  # fmt: skip
     finds = Table(

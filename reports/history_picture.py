@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import statistics
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from waveproof.reports.picture_style import (
     style,
 )
 from waveproof.reports.sections import Picture
+from waveproof.reports.summary import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +38,13 @@ FEW = 60
 
 MOST_LABELS = 10
 """Of versions; more would lie on each other."""
+
+
+MOST_TITLE = 92
+"""Letters of a line of the title."""
+
+MOST_NAME = 120
+"""Letters of a picture's name; a digest follows where it is longer."""
 
 
 class NoHistory(ValueError):
@@ -89,11 +99,20 @@ def history_picture(
         axes.set_ylabel(f"{quantity.name}{'' if quantity.unit in ('1', 's') else f' ({quantity.unit})'}")
         better = "higher" if quantity.higher_is_better else "lower"
         place = " ".join(filter(None, points[0].measurement.place.without_versions()))
-        axes.set_title(f"{points[0].measurement.case}\n{place}, {better} is better", fontsize=10)
+        # Kernels' names are part of cases: in one line, some are three times as wide as the picture and leave no room.
+        case = "\n".join(textwrap.wrap(points[0].measurement.case, MOST_TITLE))
+        axes.set_title(f"{case}\n{place}, {better} is better", fontsize=10)
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=5)
         png = png_of(drawn)
-    name = re.sub(r"[^\w.=-]+", "_", f"history_{points[0].measurement.case}_{quantity.name}_{place}").strip("_")
-    return Picture(name, png, _caption(points, medians, changes))
+    return Picture(_name(points[0].measurement), png, _caption(points, medians, changes))
+
+
+def _name(measured: Measurement) -> str:
+    """Of a file: file systems take 255 bytes, and what is cut off is told apart by its digest."""
+    place = " ".join(filter(None, measured.place.without_versions()))
+    text = f"history_{measured.case}_{measured.quantity.name}_{place}"
+    name = re.sub(r"[^\w.=-]+", "_", text).strip("_")
+    return name if len(name) <= MOST_NAME else f"{name[:MOST_NAME]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def change_text(change: ChangePoint) -> str:
@@ -178,7 +197,8 @@ def _caption(points: Sequence[Point], medians: Sequence[float], changes: Sequenc
     first, last = points[0], points[-1]
     unit = points[0].measurement.quantity.unit
     told = (
-        f"{len(points)} runs from {first.when:%Y-%m-%d} to {last.when:%Y-%m-%d}, {medians[0]:.6g} to {medians[-1]:.6g}"
+        f"{count(len(points), 'run')} from {first.when:%Y-%m-%d} to {last.when:%Y-%m-%d}, "
+        f"{medians[0]:.6g} to {medians[-1]:.6g}"
     )
     told += "" if unit == "1" else f" {unit}"
     found = "; ".join(f"{change.after.when:%Y-%m-%d} {change_text(change)}" for change in changes)

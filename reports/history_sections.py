@@ -14,6 +14,7 @@ from waveproof.perf.records import GRAVITY, Outcome, Ruling
 from waveproof.reports.history_picture import change_text, history_picture
 from waveproof.reports.perf_sections import shown_place, shown_value
 from waveproof.reports.sections import Picture, Section, Table
+from waveproof.reports.summary import count
 
 MOST_PICTURES = 24
 """On one page."""
@@ -51,10 +52,11 @@ def changes_section(found: Sequence[Course], pictures: Sequence[Picture] = ()) -
     """When which figure changed, by how much, and what else changed then."""
     rows = [_row(one, change) for one in found for change in one.changes]
     short = [one for one in found if not one.points[-1].measurement.quantity.exact and len(one.points) < _LEAST]
-    lead = f"{len(rows)} changes in the histories of {len(found)} figures."
+    lead = f"{count(len(rows), 'change')} in the histories of {count(len(found), 'figure')}."
     if short:
         nights = _LEAST - max(len(one.points) for one in short)
-        lead += f" {len(short)} noisy ones are too short to tell: {_LEAST} runs are the least, {nights} more at least."
+        told = f"{_LEAST} runs are the least, {nights} more at least"
+        lead += f" Too short to tell: those of {count(len(short), 'noisy figure')}; {told}."
     table = Table(
         "", ("case", "quantity", "change", "between", "commits", "versions", "runs", "place"), tuple(rows),
         "Change: how much worse (+) or better (-), with a 95 % interval where times are noisy. Runs: before and after, "

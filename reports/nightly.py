@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from waveproof.perf.history import History, Key
-from waveproof.perf.ledger import LEDGER, Ledger
+from waveproof.perf.ledger import LEDGER, SIGNERS_SHOWN, Ledger, signers_beside
+from waveproof.perf.night import MISSING, accept_command
 from waveproof.perf.records import EXIT_STATUS, GRAVITY, gravest
 from waveproof.perf.run_files import Run, read_runs
 from waveproof.reports.history_sections import (
@@ -25,6 +27,7 @@ from waveproof.reports.history_sections import (
 )
 from waveproof.reports.perf_page import write_perf_page
 from waveproof.reports.perf_sections import (
+    STALE_BY_REASON,
     figures_section,
     history_section,
     left_sections,
@@ -32,6 +35,13 @@ from waveproof.reports.perf_sections import (
     versions_of,
 )
 from waveproof.reports.sections import Section, Table
+from waveproof.reports.summary import count
+
+USUAL = {"outcome": "pass", "since then": "+0 %"}
+"""By column, what says that all is well."""
+
+MOST_ROWS = 40
+"""Of a table on a terminal."""
 
 
 class NotMeasured(RuntimeError):
@@ -98,23 +108,67 @@ def _missing_section(missing: Sequence[Key]) -> Section:
         "Recent nights measured these, or the ledger has baselines of them. Where a case was removed or is not meant "
         "to run here, say so with --without 'CASE'.",
         (Table("", ("case", "quantity", "place"), rows),),
-        warnings=(f"{len(missing)} figures are missing, so that tonight's rulings say nothing of them.",),
+        warnings=(f"Missing: {count(len(missing), 'figure')}, of which tonight's rulings say nothing.",),
     )
 
 
 def brief(sections: Sequence[Section]) -> list[Section]:
-    """For a terminal: without rows that say that all is well, of which a night has hundreds; the page has them."""
-    return [replace(section, tables=tuple(map(_odd_rows, section.tables))) for section in sections]
+    """For a terminal: without rows that say that all is well, or what a group says; the page has these hundreds."""
+    return list(map(_brief, sections))
 
 
-def _odd_rows(table: Table) -> Table:
-    usual = {"outcome": "pass", "since then": "+0 %"}
-    at = next((number for number, column in enumerate(table.columns) if column in usual), None)
-    if at is None:
-        return table
-    rows = tuple(row for row in table.rows if row[at] != usual[table.columns[at]])
-    left_out = f" Left out: {len(table.rows) - len(rows)} rows with {usual[table.columns[at]]}."
-    return replace(table, rows=rows, note=f"{table.note}{left_out}" if len(rows) < len(table.rows) else table.note)
+def _brief(section: Section) -> Section:
+    grouped = any(table.title == STALE_BY_REASON for table in section.tables)
+    tables, lead = [], section.lead
+    for table in section.tables:
+        rows, left_out = _odd_rows(table, grouped)
+        if rows:
+            note = " ".join(filter(None, (table.note, left_out)))
+            tables.append(_without_empty_columns(replace(table, rows=rows, note=note)))
+        else:
+            lead = " ".join(filter(None, (lead, left_out)))
+    return replace(section, lead=lead, tables=tuple(tables))
+
+
+def _odd_rows(table: Table, grouped: bool) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Rows that are worth reading, at most so many, and what is said of the others."""
+    at = {column: number for number, column in enumerate(table.columns)}
+    left_out: Counter[str] = Counter()
+    odd: list[tuple[str, ...]] = []
+    for row in table.rows:
+        if usual := [word for column, word in USUAL.items() if column in at and row[at[column]] == word]:
+            left_out[f"with {usual[0]}"] += 1
+        elif grouped and "effect" in at and not row[at["effect"]] and row[at["against"]] != MISSING:
+            left_out["by reason above"] += 1
+        elif len(odd) == MOST_ROWS:
+            left_out[f"beyond {MOST_ROWS}, which --page shows"] += 1
+        else:
+            odd.append(row)
+    told = ", ".join(f"{count(amount, 'row')} {why}" for why, amount in left_out.items())
+    return tuple(odd), f"Left out: {told}." if told else ""
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [at for at in range(len(table.columns)) if any(row[at] for row in table.rows)]
+    return replace(
+        table,
+        columns=tuple(table.columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
+        numeric=tuple(new for new, at in enumerate(kept) if at in table.numeric),
+    )
+
+
+def steps(run: Run, results: Path, ledger: Path) -> tuple[str, ...]:
+    """How figures become baselines, where any of a night's are none yet."""
+    if not any(one.outcome in ("stale", "improve") for one in run.rulings):
+        return ()
+    signers = SIGNERS_SHOWN if ledger.resolve() == LEDGER.resolve() else signers_beside(ledger)
+    return (
+        "To make these figures the baseline, the first two once and the last for each night that is right:",
+        "  waveproof perf ledger key NAME --out FILE",
+        f"  add the printed line to {signers}",
+        f"  {accept_command('', results, ledger)}",
+    )
 
 
 def write_page(
@@ -151,7 +205,7 @@ def conclusion(
     if not run.rulings:
         ends, told = EXIT_STATUS["inconclusive"], "nothing was judged"
     if missing:
-        ends, told = ends or EXIT_STATUS["inconclusive"], f"{told}; {len(missing)} figures were not measured"
+        ends, told = ends or EXIT_STATUS["inconclusive"], f"{told}; {count(len(missing), 'figure')} not measured"
     if broken := document.get("broken", ()):
         ends, told = 1, f"{told}; failed otherwise: {', '.join(broken)}"
     if history_gates and worse:

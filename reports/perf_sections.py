@@ -8,10 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 
 from waveproof.perf.history import History, Key, Point
+from waveproof.perf.night import MISSING, ground
 from waveproof.perf.records import GRAVITY, Measurement, Place, Quantity, Ruling
 from waveproof.perf.run_files import Run
 from waveproof.reports.picture_style import short_number, short_seconds
 from waveproof.reports.sections import Picture, Section, Table, section_of
+from waveproof.reports.summary import count
+
+STALE_BY_REASON = "Stale, by reason"
+"""Title of a table."""
+
+LEAST_GROUPED = 4
+"""Rulings; fewer are read faster one by one."""
+
+WAYS = ("clock: ", "coins: ", "cold: ")
+"""How notes begin that say how something was measured, and nothing against it."""
 
 
 def run_sections(run: Run) -> tuple[Section, ...]:
@@ -32,8 +43,11 @@ def rulings_section(run: Run) -> Section:
     told = ", ".join(f"{amounts[outcome]} {outcome}" for outcome in reversed(GRAVITY) if amounts[outcome])
     warnings = [] if run.rulings else ["Nothing was judged: there are figures, and no rulings on them."]
     if not run.ledger_head and run.rulings:
-        warnings.append("The run knew no ledger: nothing was held against a signed baseline.")
+        held = any(one.outcome == "stale" for one in ordered)
+        knew = "The ledger is empty" if held else "The run knew no ledger"
+        warnings.append(f"{knew}: nothing was held against a signed baseline.")
     lead = f"{told}. " if told else ""
+    groups = _groups(ordered)
     table = Table(
         "",
         ("outcome", "case", "quantity", "against", "effect", "interval", "tolerance", "why"),
@@ -42,14 +56,38 @@ def rulings_section(run: Run) -> Section:
         (4, 5, 6),
     )
     return Section(
-        f"Rulings of {_name(run)}", f"{lead}{_origin(run)}", (table,) if ordered else (), (), tuple(warnings)
+        f"Rulings of {_name(run)}", f"{lead}{_origin(run)}", (*groups, table) if ordered else (), (), tuple(warnings)
     )
 
 
+def _groups(rulings: Sequence[Ruling]) -> tuple[Table, ...]:
+    """What is stale without being worse or better, by reason; none where it is few."""
+    cases: dict[str, list[str]] = {}
+    for one in rulings:
+        if _unheld(one):
+            cases.setdefault(ground(one), []).append(one.case)
+    if sum(map(len, cases.values())) < LEAST_GROUPED:
+        return ()
+    rows = [
+        (str(len(of)), str(len({case.partition("/")[0] for case in of})), why)
+        for why, of in sorted(cases.items(), key=lambda item: -len(item[1]))
+    ]
+    return (Table(STALE_BY_REASON, ("figures", "operators", "why"), tuple(rows), "", (0, 1)),)
+
+
+def _unheld(one: Ruling) -> bool:
+    return one.outcome == "stale" and one.against != MISSING and one.effect == 1
+
+
 def figures_section(run: Run) -> Section:
-    """Every measurement of a run, with what its notes say against it first."""
+    """Every measurement of a run, with what its notes say against it first; how it was measured is in the lead."""
     noted = Counter(note for one in run.measurements for note in one.notes)
     total = len(run.measurements)
+    ways: dict[str, list[str]] = {}
+    for note in noted:
+        if note.startswith(WAYS):
+            ways.setdefault(note.partition(": ")[0], []).append(note.partition(": ")[2])
+    lead = " ".join(f"{way[:1].upper()}{way[1:]}: {', '.join(told)}." for way, told in ways.items())
     table = Table(
         "",
         ("case", "quantity", "median", "samples", "spread", "place"),
@@ -59,18 +97,23 @@ def figures_section(run: Run) -> Section:
     )
     return Section(
         f"Figures of {_name(run)}",
-        "" if total else "The run measured nothing.",
+        lead if total else "The run measured nothing.",
         (table,) if total else (),
         (),
-        tuple(f"{note} ({amount} of {total} figures)" for note, amount in noted.items()),
+        tuple(
+            f"{note} ({amount} of {count(total, 'figure')})"
+            for note, amount in noted.items()
+            if not note.startswith(WAYS)
+        ),
     )
 
 
-def history_section(history: History, pictures: Sequence[Picture] = ()) -> Section:
-    """A row for each key of a history: where it began, where it was, where it is."""
-    keys = history.keys()
-    rows = tuple(_history_row(key, points) for key in keys if (points := history.series(key)))
-    runs = history.runs()
+def history_section(history: History, pictures: Sequence[Picture] = (), keys: Sequence[Key] | None = None) -> Section:
+    """A row for each key of a history, all if none are given: where it began, where it was, where it is."""
+    chosen = history.keys() if keys is None else keys
+    rows = tuple(_history_row(key, points) for key in chosen if (points := history.series(key)))
+    # What pytest-benchmark times during a night comes in a file of its own, and is no other night.
+    runs = [run for run in history.runs() if run.source != "pytest-benchmark"] or history.runs()
     table = Table(
         "",
         ("case", "quantity", "runs", "first", "before", "latest", "since before", "since first", "place"),
@@ -79,7 +122,10 @@ def history_section(history: History, pictures: Sequence[Picture] = ()) -> Secti
         "too. A change here is no ruling: the gate's are above.",
         (2, 3, 4, 5, 6, 7),
     )
-    span = f"{len(runs)} runs from {runs[0].when:%Y-%m-%d} to {runs[-1].when:%Y-%m-%d}." if runs else "No run yet."
+    span = "No run yet."
+    if runs:
+        days = list(dict.fromkeys(f"{run.when:%Y-%m-%d}" for run in (runs[0], runs[-1])))
+        span = f"{count(len(runs), 'run')} from {' to '.join(days)}."
     return Section("History", span, (table,) if rows else (), tuple(pictures))
 
 
@@ -120,11 +166,18 @@ def _ruling_row(one: Ruling) -> tuple[str, ...]:
         one.case,
         one.quantity,
         one.against,
-        f"{one.effect:.4g}",
-        f"{one.low:.4g} to {one.high:.4g}" if (one.low, one.high) != (one.effect, one.effect) else "exact",
-        f"{100 * one.tolerance:.3g} %",
+        "" if _unheld(one) else f"{one.effect:.4g}",
+        *_confidence_cells(one),
         one.reason,
     )
+
+
+def _confidence_cells(one: Ruling) -> tuple[str, str]:
+    """Interval and tolerance, where there was a comparison that has them."""
+    if not one.confidence:
+        return "", ""
+    exact = (one.low, one.high) == (one.effect, one.effect)
+    return "exact" if exact else f"{one.low:.4g} to {one.high:.4g}", f"{100 * one.tolerance:.3g} %"
 
 
 def _figure_row(one: Measurement) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from waveproof.perf.serving import PointResult, SweepResult
 from waveproof.perf.serving_figures import NoFigures, Percentiles, disturbance, prefill
 from waveproof.perf.serving_privacy import without_places
+from waveproof.perf.serving_refusals import Failure
 from waveproof.perf.serving_speculation import SpeedUp
 from waveproof.reports.sections import Section, Table
 from waveproof.reports.serving_pictures import concurrency_picture, prefill_picture, speculation_picture
@@ -137,8 +138,11 @@ def _prefill(result: SweepResult, pictures: bool) -> Section:
         lead += (
             f", with {fixed:.3f} s of fixed costs."
             if fixed > 0
-            else f"; it begins at {fixed:.3f} s: time grows faster than length, and no fixed costs can be told."
+            else f"; it begins at {fixed:.3f} s, so that no fixed costs can be told."
         )
+    if result.limit and result.limit.failure:
+        length = result.limit.point.shapes[0].prompt
+        lead += f" Prompts of {length:,} tokens are too long for it: {result.limit.failure.error}"
     drawn = (prefill_picture(result, found),) if pictures else ()
     table = Table("", columns, rows, note, (0, 1, 2, 3, 4, 5))
     return Section("Cold prefill", lead, (table,), drawn, (*warnings, *found.warnings))
@@ -180,17 +184,23 @@ def _mixed(result: SweepResult, pictures: bool) -> Section:
 
 
 def _refused(result: SweepResult) -> tuple[Section, ...]:
+    refused = [one for one in result.points if one is not result.limit]
     rows = [
-        (one.point.name, refusal.rule, f"{refusal.count} of {refusal.of}", refusal.detail)
-        for one in result.points
+        (one.point.name, refusal.rule, f"{refusal.count} of {refusal.of}", _unsaid(refusal.detail, one.failure))
+        for one in refused
         for refusal in one.refusals
     ]
     if not rows:
         return ()
-    failing = tuple(f"{one.point.name}: the server {one.failure}" for one in result.points if one.failure)
+    failing = tuple(f"{one.point.name}: the server {one.failure}" for one in refused if one.failure)
     table = Table("", ("point", "broken rule", "requests", "first of them"), tuple(rows))
     lead = "No figure is taken from these points, not even from the requests that went well."
     return (Section("Refused points", lead, (table,), (), failing),)
+
+
+def _unsaid(detail: str, failure: Failure | None) -> str:
+    """Without the server's words where they stand above the table."""
+    return detail.removesuffix(f": {failure.error}") if failure else detail
 
 
 def _asked(result: SweepResult) -> str:
@@ -202,6 +212,11 @@ def _asked(result: SweepResult) -> str:
 
 def _told(result: SweepResult) -> tuple[str, ...]:
     notes = tuple(f"{one.point.name}: {note}" for one in result.points for note in one.warnings)
+    if any(one.failure for one in result.points):
+        # How it failed is said above the refused points.
+        measured = [one.point for one in result.points]
+        missing = ", ".join(point.name for point in result.plan.points if point not in measured)
+        return (f"not measured, since the server failed: {missing}", *notes) if missing and not result.limit else notes
     return (f"not complete: {result.stopped}", *notes) if result.stopped else notes
 
 

@@ -17,7 +17,7 @@ from waveproof.golden.judges import launched
 from waveproof.golden.references.mla import reference
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers.registry import builtin_implementations
-from waveproof.kernels.runtimes.process import Crashed, Outcome, Worker
+from waveproof.kernels.runtimes.process import Crashed, Outcome, Unavailable, Unsuitable, Worker
 from waveproof.perf import counts, growth, growth_ladders, pairs
 from waveproof.perf.counted_cases import CASES, attention
 from waveproof.perf.counts import CountCase, Counted, Launch, NotCounted
@@ -203,6 +203,26 @@ class TestCounts:
         with pytest.raises(WrongResult, match=why):
             counts.count(_Answering(outcome_of(self.case.make(), **changes)), self.case)
 
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            Outcome((), {"type": "ModuleNotFoundError", "message": "No module named 'no_such_package'"}, (), (), 0.0),
+            Unsuitable("importing sglang_mla failed: ModuleNotFoundError: No module named 'no_such_package.sub'"),
+        ],
+        ids=["at-a-call", "at-its-import"],
+    )
+    def test_a_package_that_is_missing_is_named_once_and_for_all(self, answer: Outcome | Exception) -> None:
+        """And not what a package that is imported by half says from then on."""
+        worker = _Answering(answer)
+        with pytest.raises(Unavailable, match="needs the package no_such_package, which is not installed") as first:
+            counts.count(worker, self.case)
+        assert first.value in worker.refusals.values()
+
+    def test_a_module_that_an_installed_package_lacks_is_a_fault(self) -> None:
+        error = {"type": "ModuleNotFoundError", "message": "No module named 'pytest.no_such_module'"}
+        with pytest.raises(WrongResult, match="no_such_module"):
+            counts.count(_Answering(Outcome((), error, (), (), 0.0)), self.case)
+
     def test_what_was_compiled(self) -> None:
         names = ("vgpr", "vgpr_spill", "scratch_bytes", "lds_bytes")
         launch = {"kernel": "k", "resources": dict(zip(names, (96, 0, 0, 512), strict=True))}
@@ -294,7 +314,8 @@ class TestReport:
         assert key.rows[0][:4] == ("decode, 1", "10", "20", "2.00")
         assert len(batch.rows) == 20
         assert {row[2] for row in grown.rows} <= {"1.000 / 1.000", "1.000 / -"}
-        assert {row[-2] for row in grown.rows} == {"shown", "linear"}
+        assert {row[-2] for row in grown.rows} == {counts_tables.UNJUDGED, "linear"}
+        assert len({row[:2] for row in grown.rows}) == len(grown.rows), "nothing is both judged and not"
         assert guards.rows[0][-1] == "holds"
         assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -131,7 +132,7 @@ def test_prints(text: str, value: float, half: float) -> None:
     assert (float(found.value), float(found.half_unit)) == (pytest.approx(value), pytest.approx(half))
 
 
-@pytest.mark.parametrize("text", ["", "1,56", "12,34,567", "4-7k", "<5", "€3", "five", "1.2.3", "0x8", "1e3"])
+@pytest.mark.parametrize("text", ["", "%", "¢", "1,56", "12,34,567", "4-7k", "<5", "€3", "five", "1.2.3", "0x8", "1e3"])
 def test_no_numbers(text: str) -> None:
     with pytest.raises(Unreadable):
         read_printed(text)
@@ -169,7 +170,9 @@ def test_formulas_give_the_case_study(formula) -> None:  # type: ignore[no-untyp
         ("$ / GPU-hr", "usd_per_gpu_hour"), ("Price (USD per GPU hour)", "usd_per_gpu_hour"),
         ("tok/s/GPU", "tok_s_per_gpu"),
         ("tokens/second per GPU", "tok_s_per_gpu"), ("$/M tokens", "usd_per_million_tokens"), ("# GPUs", "gpus"),
-        ("tok/s per $", "tok_s_per_usd_hour"), ("(tok/s) / ($/GPU-hour)", "tok_s_per_usd_hour"), ("Remarks", None),
+        ("tok/s per $", "tok_s_per_usd_hour"), ("$/GPU/hr", "usd_per_gpu_hour"), ("USD / (GPU·h)", "usd_per_gpu_hour"),
+        ("Cost per 1M tokens", "usd_per_million_tokens"), ("Relative perf/$", "per_usd_ratio"), ("vs H200", None),
+        ("(tok/s) / ($/GPU-hour)", "tok_s_per_usd_hour"), ("Remarks", None),
     ],
 )  # fmt: skip
 def test_headings(heading: str, role: str | None) -> None:
@@ -228,6 +231,20 @@ def test_what_is_not_checked_is_named() -> None:
     (one,) = found.findings
     assert (one.verdict, one.reason) == ("not checked", "needs aggregate_tok_s, gpus")
     assert found.unknown == ("colour",)
+    assert found.nothing
+    assert found.hint == "name it: --column colour=ROLE (waveproof economics columns lists the roles)"
+    with pytest.raises(BadTable, match="no heading color; headings are product, tok/s per GPU, colour"):
+        check_text("product,tok/s per GPU,colour\nMI355X,119,red\n", columns={"color": "gpus"})
+
+
+def test_given_cells_that_explain_a_row() -> None:
+    def reasons(gpus: str, tok_s: str, rest: str) -> set[str]:
+        text = f"gpus,tok/s,price,per GPU,per node,$/M tok\n{gpus},{tok_s},2.50,{rest}\n"
+        return {one.reason.rpartition("; ")[2] for one in check_text(text).findings if one.bad}
+
+    assert reasons("16", "952", "119,952,5.84") == {"all three agree if gpus is 8 or if aggregate_tok_s is 1,904"}
+    assert reasons("8", "900", "119,952,5.84") == {"all three agree if aggregate_tok_s is 952"}
+    assert all("agree" not in one for one in reasons("8", "900", "119,999,5.84"))
 
 
 def test_derived_columns_serve_where_nothing_else_does() -> None:
@@ -267,9 +284,20 @@ def test_no_tables(text: str, message: str) -> None:
         check_text(text)
 
 
-def test_a_row_that_lacks_something_serves_nothing() -> None:
-    with pytest.raises(BadTable, match=r"line 2 \(MI355X\): aggregate_tok_s, usd_per_gpu_hour is missing"):
-        check_text("product,gpus,per stream\nMI355X,8,118\n").served()
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("product,gpus,per stream\nMI355X,8,118\n", "columns aggregate_tok_s, usd_per_gpu_hour are missing"),
+        ("product,gpus,per stream,tok/s,rental price\nX,8,118,952,2\n", "column usd_per_gpu_hour is missing; heading "
+         "'rental price' is not known, name it: --column 'rental price=usd_per_gpu_hour' ("),
+        ("product,gpus,per stream,tok/s,price\nX,8,118,,-\n", "(X): aggregate_tok_s, usd_per_gpu_hour are missing"),
+        ("product,gpus,per stream,tok/s,price\nX,8,118,,abc\n", "line 2 (X): usd_per_gpu_hour: 'abc': no plain number"),
+        ("product,gpus,per stream,tok/s,price\nX,0,118,9,1\n", "line 2 (X): gpus: '0': must be a whole number above 0"),
+    ],
+)  # fmt: skip
+def test_a_row_that_lacks_something_serves_nothing(text: str, message: str) -> None:
+    with pytest.raises(BadTable, match=re.escape(message)):
+        check_text(text).served()
 
 
 def test_numbers_for_people() -> None:
@@ -314,6 +342,15 @@ def test_commands_print_what_they_must_show() -> None:
     assert RUN.invoke(app, ["fits", "--gpu", "MI300X"]).exit_code == 1
     assert RUN.invoke(app, ["fits", "--gpu", "MI355X"]).exit_code == 0
     assert "usd_per_million_tokens" in RUN.invoke(app, ["columns"]).output
+    assert "DeepSeek-V3\n" in RUN.invoke(app, ["fits", "--model", "list"]).output
+
+
+def test_headings_are_named_for_prices_too(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text("product,gpus,per stream,tok/s,daily\nX1,8,50,400,1.00\n")
+    told = RUN.invoke(app, ["price", str(file), "--column", "daily=usd_per_gpu_hour"])
+    assert (told.exit_code, "5.556" in told.output) == (0, True)
+    assert isinstance(RUN.invoke(app, ["price", "--column", "daily=usd_per_gpu_hour"]).exception, ValueError)
 
 
 def test_systems_that_are_not_known_by_name(tmp_path: Path) -> None:

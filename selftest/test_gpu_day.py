@@ -264,8 +264,27 @@ class TestPlan:
         """Whatever is installed here: there is no such runtime for this side."""
         wrong = replace(trial(), fast=replace(trial().fast, subject=replace(trial().fast.subject, runtime="cuda")))
         section = cli_gpu_day.plan_section([wrong, trial()], "cuda", 10.0)
-        assert any("offers emulate, hip, not cuda (trials 1)" in one for one in section.warnings)
-        assert section.tables[0].rows[0][-1] == "unavailable"
+        assert any("offers emulate, hip, not cuda (trial 1)" in one for one in section.warnings)
+        plan = section.tables[0]
+        assert plan.rows[0][-1] == "unavailable" or plan.note.endswith("here, all: unavailable.")
+
+    @pytest.mark.parametrize("runtime", ["hip", "cuda"])
+    def test_trials_of_the_plan_can_be_told_apart(self, runtime: str) -> None:
+        plan, kernels = cli_gpu_day.plan_section(trials_for(runtime), runtime, 600.0).tables
+        assert len({row[1:5] for row in plan.rows}) == len(plan.rows)
+        assert all(len(row) == len(plan.columns) for row in plan.rows)
+        assert "timed, all: cold, warm, graph." in plan.note
+        assert len(set(kernels.rows)) == len(kernels.rows)
+
+    def test_context_is_told_first(self) -> None:
+        assert cli_gpu_day.work_in_words("decode/heads=12/keys=16384") == "decode: KV 16,384, heads 12"
+        assert cli_gpu_day.work_in_words("rows=8/form=sparse") == "rows 8, form sparse"
+
+    def test_reasons_name_their_trials(self) -> None:
+        """What this torch is not built for is told beside the missing node, in the plan as on the day."""
+        both = cli_gpu_day.plan_section(trials_for("hip"), "hip", 600.0).warnings
+        assert all(any(why in one for one in both) for why in cli_gpu_day.lacking("hip"))
+        assert not cli_gpu_day.lacking("cpu")
 
     def test_unknown_runtime(self) -> None:
         with pytest.raises(NoTrials, match="there are for: hip, cuda, cpu"):

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 import random
+import warnings
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from waveproof.perf.change_points import change_points, find_steps, least_after, mann_whitney
-from waveproof.perf.history import BadHistory, History
-from waveproof.perf.ledger import Ledger
+from waveproof.perf.history import BadHistory, History, Point
+from waveproof.perf.ledger import LEDGER, Ledger
+from waveproof.perf.night import MISSING, closing, rule_on
 from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place, Quantity, Ruling, to_json
 from waveproof.perf.run_files import BadRun, Run, read_runs, results_text, runs_of
-from waveproof.reports.history_picture import NoHistory, history_picture
+from waveproof.reports.cli_perf_history import MOST_DRAWN, TooMany, app
+from waveproof.reports.history_picture import MOST_NAME, NoHistory, history_picture
 from waveproof.reports.history_sections import Course, changes_section, courses, matching
-from waveproof.reports.nightly import brief, conclusion, night_sections, not_measured
+from waveproof.reports.nightly import MOST_ROWS, brief, conclusion, night_sections, not_measured, steps
+from waveproof.reports.perf_sections import history_section
 from waveproof.selftest.mutants.ledger import ELSEWHERE, FIRST, HERE, books, count, course, noise, stepped
 
 SAMPLES = Measurement("mla_decode/aiter", SECONDS, (1 / 3, 2e-3, 5e-324), Place("hip", "gfx950", "MI355X"), ("hot",))
@@ -259,5 +264,69 @@ def test_a_terminal_shows_what_is_not_well(tmp_path: Path) -> None:
     full = night_sections({}, run, (), Ledger((), ""))
     (table,) = brief(full)[0].tables
     assert [row[0] for row in table.rows] == ["stale"]
-    assert "Left out: 1 rows with pass." in table.note
+    assert "Left out: 1 row with pass." in table.note
+    assert "tolerance" not in table.columns, "nothing is in it"
     assert len(full[0].tables[0].rows) == 2
+    well = brief(night_sections({}, replace(run, rulings=run.rulings[1:]), (), Ledger((), "")))
+    assert well[0].tables == ()
+    assert "Left out: 1 row with pass." in well[0].lead
+
+
+def test_what_is_stale_for_one_reason_is_one_row() -> None:
+    ledger, hops = Ledger((), ""), Place("compile", "gfx950")
+    cases = [count(1.0, f"{number}", place) for place in (HERE, hops) for number in range(50)]
+    rulings = [ruling for one in cases for ruling in rule_on(one, ledger)]
+    late, missing = replace(STALE, outcome="regress", effect=2.0), replace(STALE, against=MISSING)
+    run = Run("0" * 16, FIRST, tuple(cases), (*rulings, late, missing))
+    section = brief(night_sections({}, run, (), ledger))[0]
+    groups, rows = section.tables
+    assert groups.rows == tuple(
+        ("50", "1", f"no baseline for {place} gfx950 with these versions") for place in ("emulate", "compile")
+    )
+    assert [row[0] for row in rows.rows] == ["regress", "stale"], "what is worse or was forgotten is not grouped"
+    assert section.warnings == ("The ledger is empty: nothing was held against a signed baseline.",)
+    assert closing(rulings) == "100 without a baseline: green here, exit status 4 in waveproof perf nightly"
+    assert closing([replace(STALE, outcome="pass")]) == "1 pass"
+    assert closing([*rulings, late]).endswith("1 regress: red here, exit status 1 in waveproof perf nightly")
+    told = steps(run, Path("r.json"), LEDGER.resolve())
+    assert [line.split()[0] for line in told] == ["To", "waveproof", "add", "waveproof"]
+    assert told[-1].strip() == "waveproof perf ledger accept r.json --reason '...' --key FILE"
+    assert steps(replace(run, rulings=(replace(STALE, outcome="pass"),)), Path("r.json"), LEDGER) == ()
+
+
+def test_a_table_of_hundreds_is_cut_on_a_terminal() -> None:
+    ruled = tuple(replace(STALE, outcome="regress", effect=1.0 + number) for number in range(1, 301))
+    (table,) = brief(night_sections({}, Run("0" * 16, FIRST, (SAMPLES,), ruled), (), Ledger((), "")))[0].tables
+    assert len(table.rows) == MOST_ROWS
+    assert f"Left out: {300 - MOST_ROWS} rows beyond" in table.note
+
+
+def test_names_of_pictures_are_names_of_files(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names = {history_picture(of_kernel(letter)).name for letter in "ab"}
+    assert len(names) == 2, "told apart where they differ past the cut"
+    assert {len(name) for name in names} == {MOST_NAME + 9}
+
+
+def of_kernel(ending: str) -> list[Point]:
+    points = course(noise(3))
+    return [replace(one, measurement=replace(one.measurement, case=f"op/{'k' * 280}{ending}")) for one in points]
+
+
+def test_hundreds_of_pictures_are_asked_for(tmp_path: Path) -> None:
+    with History(tmp_path / "h.db") as history:
+        history.add([Run("0" * 16, FIRST, tuple(count(1.0, f"{number}") for number in range(MOST_DRAWN + 1)))])
+    command = ["plot", "--history", str(tmp_path / "h.db"), "-o", str(tmp_path / "plots")]
+    with pytest.raises(TooMany, match=r"51 figures would be drawn, .* --all"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert CliRunner().invoke(app, [*command, "*/7"], catch_exceptions=False).exit_code == 0
+    assert [file.suffix for file in (tmp_path / "plots").iterdir()] == [".png"]
+
+
+def test_a_night_and_its_benchmarks_are_one(tmp_path: Path) -> None:
+    with History(tmp_path / "h.db") as history:
+        history.add([Run("0" * 16, FIRST, (SAMPLES,)), Run("1" * 16, FIRST, (count(1.0),), source="pytest-benchmark")])
+        assert history_section(history).lead == "1 run from 2026-01-01."
+        (table,) = history_section(history, keys=[SAMPLES.key]).tables
+    assert [row[0] for row in table.rows] == [SAMPLES.case]

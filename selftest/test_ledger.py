@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from waveproof.fixtures.inspection import Inspection
 from waveproof.golden.judges.judgement import Nonconformance
@@ -20,11 +21,23 @@ from waveproof.perf.history import History
 from waveproof.perf.ledger import BadLedger, Ledger, NotAccepted, accept, verify
 from waveproof.perf.night import Night
 from waveproof.perf.records import EXIT_STATUS, Measurement, Ruling, from_json
-from waveproof.perf.run_files import read_runs
+from waveproof.perf.run_files import read_runs, results_text
 from waveproof.perf.signers import BadSigner, load_private_key, load_signers, make_key, needs_password, public_line
+from waveproof.reports.cli_perf_ledger import app, entries_section
 from waveproof.reports.sections import Picture, Section, Table, section_fields, section_of
 from waveproof.reports.verdicts import read_records
-from waveproof.selftest.mutants.ledger import ELSEWHERE, Books, books, count, creeping, edit, key_of, last_line, times
+from waveproof.selftest.mutants.ledger import (
+    ELSEWHERE,
+    FIRST,
+    Books,
+    books,
+    count,
+    creeping,
+    edit,
+    key_of,
+    last_line,
+    times,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -154,9 +167,13 @@ def test_signers_that_cannot_be_read(tmp_path: Path, text: str, rule: str) -> No
     [
         (count(8777.0), "fails", "regress: mla_decode/aiter/decode: worse"),
         (count(8775.0), "fails", "improve: .* ledger accept perf.json --case mla_decode/aiter/decode"),
-        (count(1.0, "new"), "fails", "stale: .* no baseline; accept wave_instructions 1 with"),
-        (count(8776.0, place=ELSEWHERE), "inconclusive", "triton 3.9.0 -> 3.10.0; .* accept with"),
-        (times(1e-3, ELSEWHERE), "inconclusive", "unknown to the ledger is emulate gfx950 with these versions"),
+        (count(1.0, "new"), "fails", "stale: .* no baseline of this case, .*: wave_instructions 1; .* accept"),
+        (
+            count(8776.0, place=ELSEWHERE),
+            "inconclusive",
+            r"baseline of other versions .* \(triton 3.9.0 -> 3.10.0\)$",
+        ),
+        (times(1e-3, ELSEWHERE), "inconclusive", "no baseline for emulate gfx950 with these versions$"),
         (count(8776.0), "passes", ""),
     ],
 )
@@ -250,6 +267,46 @@ def test_a_session_refuses_first_what_it_could_not_end_with(made: Books, tmp_pat
         option.perf_results = made.path / "r.json"
     with pytest.raises(pytest.UsageError):
         _refuse(option, Night(made.path, made.signers))
+
+
+def accepted(made: Books, *options: str) -> Result:
+    results = made.path.with_name("r.json")
+    results.write_text(results_text((count(1.0, "new"), times(1e-3)), (), FIRST))
+    files = [str(results), "--key", str(made.key), "--ledger", str(made.path), "--signers", str(made.signers)]
+    command = ["accept", *files, "--reason", "a new case is counted", *options]
+    return CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_times_are_signed_where_they_are_asked_for(made: Books) -> None:
+    told = accepted(made)
+    assert "1 noisy figure left out" in told.output
+    assert "entries added: 1, figures unchanged: 0" in told.output
+    with pytest.raises(NotAccepted, match="reason"):
+        accepted(made, "--reason", "two words")
+    assert "entries added: 1, figures unchanged: 1" in accepted(made, "--timings").output
+    assert "entries added: 0, figures unchanged: 1" in accepted(made, "--quantity", "time").output
+
+
+def test_what_all_entries_share_is_said_once(made: Books) -> None:
+    entries = Ledger.load(made.path, made.signers).entries
+    section = entries_section(entries, "entries")
+    assert "signer: ann" in section.lead.splitlines()
+    assert section.tables[0].columns == ("line", "case", "quantity", "old", "new", "reason")
+    (whole,) = entries_section(entries[:1], "one").tables
+    assert "signer" in whole.columns
+
+
+def test_an_empty_ledger_is_shown_in_a_sentence(made: Books) -> None:
+    made.write(made.lines[:1])
+    shown = CliRunner().invoke(app, ["show", "--ledger", str(made.path), "--signers", str(made.signers)])
+    assert shown.output == "ledger.jsonl: the ledger is empty\n"
+
+
+def test_a_key_that_is_there_stays(made: Books) -> None:
+    before = made.key.read_bytes()
+    with pytest.raises(BadSigner, match="never overwritten"):
+        CliRunner().invoke(app, ["key", "ann", "--out", str(made.key)], catch_exceptions=False)
+    assert made.key.read_bytes() == before
 
 
 HELD = """

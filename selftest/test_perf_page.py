@@ -6,6 +6,7 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -245,6 +246,10 @@ def test_what_was_not_judged_is_said() -> None:
 def test_figures_say_what_speaks_against_them() -> None:
     section = perf_sections.figures_section(run(WHEN, 1e-3))
     assert section.warnings == ("throttled (1 of 2 figures)",)
+    coins = timed(1.0, "a", "coins: seed 7", "clock: perf_counter"), timed(1.0, "b", "coins: seed 8")
+    unmarked = perf_sections.figures_section(replace(run(WHEN, 1e-3), measurements=coins))
+    assert unmarked.warnings == (), "how it was measured says nothing against it"
+    assert unmarked.lead == "Coins: seed 7, seed 8. Clock: perf_counter."
     assert [row[2] for row in section.tables[0].rows] == ["1 ms", "12,345,678"]
 
 

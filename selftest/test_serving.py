@@ -213,8 +213,11 @@ def test_steady_prefill_leaves_fixed_costs_out() -> None:
 
 
 def test_prefill_that_slows_down_with_length_is_told() -> None:
-    found = prefill([_prefilled(length, seconds) for length, seconds in ((1000, 0.1), (11_000, 1.1), (21_000, 4.1))])
-    assert "10,000 tok/s between lengths falls to 3,333" in found.warnings[0]
+    slowing = (1000, 0.1), (6000, 0.6), (11_000, 1.1), (16_000, 1.6), (21_000, 4.1)
+    found = prefill([_prefilled(length, seconds) for length, seconds in slowing])
+    assert "10,000 tok/s between lengths falls to 2,000" in found.warnings[0]
+    # Of three lengths the interval of the slope holds both speeds.
+    assert prefill([_prefilled(length, seconds) for length, seconds in slowing[2:]]).warnings == ()
 
 
 def test_prefill_that_does_not_grow_is_called_implausible() -> None:

@@ -1,4 +1,4 @@
-"""Runs of serving measurements without a server: resuming, failing servers, the load generator, reports."""
+"""Runs of serving measurements without a server: resuming, failing servers, commands, the load generator."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,31 +21,25 @@ import pytest
 from typer.testing import CliRunner
 
 from waveproof.golden.judges.acceptance import Acceptance
-from waveproof.perf import serving
-from waveproof.perf.records import from_json
+from waveproof.perf import serving, serving_client
 from waveproof.perf.serving import BadState, ServerSilent, load, run_plan
 from waveproof.perf.serving_client import Aiperf, AiperfMissing, ClientFailed, arguments, find_aiperf, send
-from waveproof.perf.serving_figures import figures
 from waveproof.perf.serving_log import BadLog
-from waveproof.perf.serving_plan import Target, plan_json
+from waveproof.perf.serving_plan import Prompts, Target, plan_json, sweep_plan
 from waveproof.perf.serving_privacy import without_places
 from waveproof.perf.serving_prompts import prompts_of, request_body
 from waveproof.perf.serving_refusals import SAME_SERVER
-from waveproof.perf.serving_speculation import NotComparable, speed_ups
-from waveproof.reports.cli_serving import _seed, app
-from waveproof.reports.serving_report import REFUSED, serving_sections
+from waveproof.reports import cli_serving
+from waveproof.reports.cli_serving import app
 from waveproof.selftest.serving_records import (
     OUTPUT,
     TARGET,
     failed,
     records,
-    requests,
     small_plan,
     write_plan,
     write_point,
 )
-
-# Runs ---------------------------------------------------------------------------------------------------------------
 
 STAND_IN = """#!{python}
 # Writes the log that aiperf would, from what it is told on its command line.
@@ -204,11 +200,80 @@ def test_points_of_two_servers_are_not_one_sweep(tmp_path: Path) -> None:
     assert third.warnings == ("driven by aiperf b, concurrency-0001 by a",)
 
 
-def test_seed_is_drawn_anew_unless_a_run_goes_on(tmp_path: Path) -> None:
-    folder = write_plan(tmp_path / "run", small_plan(seed=77))
-    assert _seed(None, folder, resume=True) == 77
-    assert _seed(5, folder, resume=True) == 5
-    assert _seed(None, folder, resume=False) != _seed(None, folder, resume=False)
+ASKED = ["sweep", "--base-url", TARGET.base_url, "--model", "tiny", "--input", "16", "--output", "8", "--concurrency"]
+
+
+@pytest.fixture
+def here(program: Aiperf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder of a command, which finds the stand-in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serving_client, "find_aiperf", lambda path: program)
+    monkeypatch.setattr(cli_serving, "_vocabulary", lambda *_: (1024, 4096))
+    return tmp_path
+
+
+def begun(*more: str) -> tuple[int, str]:
+    """Status and output of a command; its exception's message where it is refused."""
+    found = CliRunner().invoke(app, list(more))
+    return found.exit_code, found.output if found.exception is None else f"{found.output}{found.exception}"
+
+
+def test_run_goes_on_under_its_options(here: Path) -> None:
+    """Told no folder the newest; what is given may repeat an option and not change it."""
+    status, said = begun(*ASKED, "1,2", "--per-stream", "3")
+    assert status == 0, said
+    (state,) = here.glob("serving-2*-*")
+    shutil.rmtree(state / "points" / "concurrency-0002")
+    status, said = begun("sweep", "--resume")
+    assert (status, f"run in {state.name}" in said) == (0, True)
+    assert [one.point.name for one in load(state).reported] == ["concurrency-0001", "concurrency-0002"]
+    assert begun("sweep", "--resume", "--state", state.name, "--concurrency", "1,2")[0] == 0
+    status, said = begun("sweep", "--resume", "--concurrency", "1,4", "--input", "17", "--base-url", "http://a:b@c")
+    assert "--base-url is another; --concurrency was 1,2, is 1,4; --input was 16, is 17; left out" in said
+    assert "a:b" not in said
+    assert load(state).plan.options["endpoint"] == "completions"
+    assert "a run of serving sweep was begun there" in begun("prefill", "--resume", "--state", state.name)[1]
+    assert "no folder serving-YYYYMMDD-HHMM here has a run of serving mixed" in begun("mixed", "--resume")[1]
+    assert "Missing option --model" in begun("sweep", "--base-url", "http://h")[1]
+    assert "Missing option --base-url, --model: no run to go on" in begun("sweep", "--resume", "--state", "none")[1]
+
+
+def test_command_that_is_stopped_says_how_to_go_on(here: Path, program: Aiperf) -> None:
+    Path(program.path).with_name("wait").write_text("2")
+    handler = signal.getsignal(signal.SIGTERM)
+    part = here / "a run" / "points" / "concurrency-0002.part" / "aiperf"
+
+    def end() -> None:
+        deadline = time.monotonic() + 20
+        while not part.is_dir() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # Of the tests themselves where the command does not hold it.
+        if part.is_dir():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    killer = threading.Thread(target=end)
+    killer.start()
+    status, said = begun(*ASKED, "1,2", "--per-stream", "3", "--state", "a run")
+    killer.join()
+    assert status == 143
+    assert "go on with: waveproof serving sweep --state 'a run' --resume" in said
+    assert signal.getsignal(signal.SIGTERM) is handler
+    Path(program.path).with_name("wait").unlink()
+    assert begun("sweep", "--state", "a run", "--resume")[0] == 0
+
+
+def test_seed_is_drawn_anew_unless_a_run_goes_on(here: Path) -> None:
+    def seed(folder: str) -> int:
+        begun("sweep", "--state", folder, "--resume", *ASKED[1:], "1")
+        return load(here / folder).plan.seed
+
+    write_plan(here / "made", sweep_plan(TARGET, (1,), 16, 8, prompts=Prompts((1024, 4096)), seed=77))
+    assert seed("made") == 77
+    assert seed("one") != seed("another")
+    assert seed("one") == seed("one")
+
+
+def test_key_in_place_of_its_variable_is_not_repeated(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["sweep", "--base-url", "http://h", "--model", "m", "--state", str(tmp_path / "s"),
                                      "--api-key-env", "sk-123"])  # fmt: skip
     assert "none of that name" in str(found.exception)
@@ -227,8 +292,16 @@ def test_silent_server_ends_the_run(program: Aiperf, tmp_path: Path, monkeypatch
 def test_aiperf_that_is_missing_or_says_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("WAVEPROOF_AIPERF", raising=False)
-    with pytest.raises(AiperfMissing, match=r"pip install aiperf=="):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    with pytest.raises(
+        AiperfMissing, match=r"\(not set\) nor in PATH nor at .*env/aiperf/bin/aiperf: .*install aiperf=="
+    ):
         find_aiperf()
+    beside = tmp_path / "env" / "aiperf" / "bin" / "aiperf"
+    beside.parent.mkdir(parents=True)
+    beside.write_text("#!/bin/sh\necho 9.9\n")
+    beside.chmod(0o755)
+    assert find_aiperf() == Aiperf(str(beside), "9.9")
     wrong = tmp_path / "aiperf"
     wrong.write_text("#!/bin/sh\necho cannot go on; exit 3\n")
     wrong.chmod(0o755)
@@ -269,60 +342,6 @@ def test_chat_gets_text_and_completions_get_ids() -> None:
     body = request_body(chat, replace(prompt, content="words"))
     assert body["messages"] == [{"role": "user", "content": "words"}]
     assert (body["max_tokens"], body["ignore_eos"], body["stream"]) == (OUTPUT, True, True)
-
-
-# Reports ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def refused_run(tmp_path: Path) -> Path:
-    """A sweep of which the second point is refused."""
-    plan = small_plan((1, 2), seed=2)
-    write_plan(tmp_path / "run", plan)
-    good, bad = plan.points
-    counted = {"drafts": 10.0, "drafted": 20.0, "accepted": 12.0, "per_position": [8.0, 4.0], "mean_length": None}
-    write_point(tmp_path / "run", good, records(good), acceptance=counted)
-    write_point(tmp_path / "run", bad, records(bad, spoil=lambda number, one: failed(one) if number == 4 else one))
-    return tmp_path / "run"
-
-
-def test_refused_points_are_shown_and_not_counted(refused_run: Path) -> None:
-    result = load(refused_run)
-    head, refused = serving_sections(result)
-    (first, second) = head.tables[0].rows
-    assert first[:2] == ("1", "reported")
-    assert first[-1] == "2.20"
-    assert second[:2] == ("2", REFUSED)
-    assert second[3:] == ("-",) * 8
-    assert "not counted, since refused: 2" in head.lead
-    assert "fails from request 5 of 6" in refused.warnings[0]
-    assert head.pictures[0].png.startswith(b"\x89PNG")
-    assert all("concurrency=1" in one.case for one in result.measurements())
-
-
-def test_report_writes_page_and_measurements(refused_run: Path, tmp_path: Path) -> None:
-    page, measured = tmp_path / "page.html", tmp_path / "m.json"
-    found = CliRunner().invoke(app, ["report", str(refused_run), "--page", str(page), "--json", str(measured)])
-    assert found.exit_code == 4, found.output
-    assert REFUSED in found.output
-    assert "Refused points" in page.read_text(encoding="utf-8")
-    assert len(from_json(measured.read_text(encoding="utf-8"))) == 4
-
-
-def test_speculation_is_compared_only_where_it_is_on(refused_run: Path) -> None:
-    on = load(refused_run)
-    (one, _) = on.points
-    plain = replace(one, facts=replace(one.facts, acceptance=Acceptance()))
-    slower = replace(plain, figures=figures(requests(one.point, gap=0.02), 1))
-    (found,) = speed_ups(on, replace(on, points=(slower,)))
-    assert (found.per_stream, found.acceptance_length) == (pytest.approx(2.0), pytest.approx(2.2))
-    with pytest.raises(NotComparable, match="without speculation verified drafts"):
-        speed_ups(on, on)
-    idle = replace(one, facts=replace(one.facts, acceptance=Acceptance(drafts=0.0)))
-    with pytest.raises(NotComparable, match="verified no draft"):
-        speed_ups(replace(on, points=(idle,)), replace(on, points=(slower,)))
-    with pytest.raises(NotComparable, match="seed was 2, is 3"):
-        speed_ups(replace(on, plan=replace(on.plan, seed=3)), on)
 
 
 def test_load_generator_ends_with_its_driver(tmp_path: Path) -> None:

@@ -178,6 +178,8 @@ def dspark_accept() -> ModuleType:
     from importlib import import_module
     from types import ModuleType
 
+    # What fails here lacks another package: it is told, and not taken for the serving stack.
+    import_module("sglang")
     name = "sglang.kernels.ops.speculative.dspark.dspark_accept"
     try:
         return import_module(name)

@@ -127,7 +127,7 @@ def open_device(runtime: str) -> Gpu:
         DeviceUnavailable: torch was built for another platform or for none, no device is visible, or it does not
             compute.
     """
-    _require_build(runtime)
+    require_build(runtime)
     _require_visible(runtime)
     try:
         properties = torch.cuda.get_device_properties()
@@ -169,7 +169,12 @@ def _is_kernel(event: Any) -> bool:
     return kind == "kernel" and not annotation and not event.name.startswith(_COPIES_AND_FILLS)
 
 
-def _require_build(runtime: str) -> None:
+def require_build(runtime: str) -> None:
+    """Whether torch was built for ``hip`` or ``cuda``.
+
+    Raises:
+        DeviceUnavailable: it was built for another platform or for none.
+    """
     found = "hip" if torch.version.hip else "cuda" if torch.version.cuda else ""
     if found == runtime:
         return

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from waveproof.fixtures.products import product_named
-from waveproof.perf import claims, economics, memory_fit, printed
+from waveproof.perf import claims, economics, memory_fit, printed, published_expected
 from waveproof.perf.published_results import case_study, check_text
 from waveproof.selftest.planted import Planted
 
@@ -52,6 +52,14 @@ def bad(text: str) -> list[str]:
 def cells(**replaced: str) -> Callable[[], Sequence[str]]:
     """Checks the table with cells replaced."""
     return lambda: bad(table(**replaced))
+
+
+ONE_CHANGED = (
+    "GPU,GPUs,aggregate tok/s,$/GPU/hr,tok/s per GPU,tok/s per $,Cost per 1M\n"
+    'MI300X,8,"3,600",1.48,450,304,0.914\n'
+    'MI325X,8,"{}",1.48,450,304,0.914\n'
+)
+"""Two systems of one price; what follows in the second row follows from 3,600 too."""
 
 
 def _near(value: float, due: float) -> bool:
@@ -125,6 +133,15 @@ def _rounding() -> bool:
     return not bad(table()) and bad(table(MI355X_per_GPU="118")) == ["tok_s_per_gpu"]
 
 
+def _explained() -> bool:
+    """One changed given cell is blamed for the three that follow from it; a wrong cell by itself blames nobody."""
+    reasons = [one.reason for one in check_text(ONE_CHANGED.format("3,400")).findings if one.bad]
+    named = [reason.endswith("; all three agree if aggregate_tok_s is 3,600") for reason in reasons]
+    itself = [one.reason for one in check_text(table(MI355X_per_million="5.48")).findings if one.bad]
+    both = check_text(table(MI355X_per_million="5.48", MI355X_per_GPU="118")).findings
+    return named == [True] * 3 and not any("agree if" in one for one in (*itself, *(one.reason for one in both)))
+
+
 def _quotient() -> bool:
     """1 to 2 over 4 to 8 is 1/8 to 1/2."""
     found = printed.Interval(Fraction(1), Fraction(2)) / printed.Interval(Fraction(4), Fraction(8))
@@ -193,6 +210,7 @@ TRIALS: dict[str, Callable[[], bool]] = {
     "linear state by hand": _state,
     "GiB and GB": _gib,
     "rounding explains what it may": _rounding,
+    "one given cell explains a row": _explained,
     "quotient of intervals": _quotient,
     "prefill claim": _claim,
     "reconciled speeds": _reconciled,
@@ -252,6 +270,17 @@ PLANTED = (
     Planted("thousands-as-decimals", "1.568 tok/s in a table that writes 2.50", "tok_s_per_gpu",
             cells(B300_aggregate="1.568")),
     Planted("sign-of-percent", "31 % less is written as 31 %", "per_usd_ratio", cells(B300_ratio="31%")),
+    Planted("wrong-given-cell", "3,400 tok/s for 3,600, where all that follows from it is right", "tok_s_per_usd_hour",
+            lambda: bad(ONE_CHANGED.format("3,400"))),
+    Planted("blames-each-cell", "each cell that follows from a wrong one is explained by itself: rows may be swapped",
+            "one given cell explains a row",
+            wrong(published_expected.Figures, "explanation", lambda *_: "", "one given cell explains a row")),
+    Planted("blames-an-end", "the given cell is said to be the least with which the others agree, 3,596",
+            "one given cell explains a row",
+            wrong(published_expected, "_roundest", lambda interval: interval.low, "one given cell explains a row")),
+    Planted("blames-a-given-cell-anyway", "a given cell is blamed with which the others of the row do not agree",
+            "one given cell explains a row",
+            wrong(published_expected.Figures, "_fitting", lambda *_: "3,600", "one given cell explains a row")),
     Planted("no-gpus", "a system has 0 GPUs", "gpus", cells(B200_gpus="0")),
     Planted("half-a-gpu", "a system has 7.5 GPUs", "gpus", cells(B200_gpus="7.5")),
     Planted("negative-price", "a price is negative", "usd_per_gpu_hour", cells(B200_price="-4.25")),
@@ -305,6 +334,8 @@ PLANTED = (
     Planted("speed-does-not-fall", "the quadratic part is lost", "reconciled speeds",
             wrong(claims, "falling_speed", lambda speed, tokens, seconds: claims.FallingSpeed(1 / speed, 0.0),
                   "reconciled speeds")),
+    Planted("headings-of-newcomers", "$/GPU/hr, Cost per 1M, two systems of one price and the same figures", "",
+            lambda: bad(ONE_CHANGED.format("3,600"))),
     Planted("rounded-table", "31.125 stands as 31.1 and 37.93 as 37.9", "", cells()),
     Planted("coarse-table", "cells with two digits say little, and nothing wrong", "",
             cells(MI355X_per_million="5.8", B200_per_dollar="7.3", B300_per_GPU="200 tok/s", B200_per_million="40")),
