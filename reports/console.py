@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,11 @@ def wide_console(width: int = 180) -> Console:
     """A terminal's console; where the output goes to a file or a pipe, one wide enough for the tables.
 
     Args:
-        width: columns without a terminal, where the environment's COLUMNS states none.
+        width: columns without a terminal, whatever COLUMNS says: tox sets it to 80 where it has none itself.
     """
     from rich.console import Console
 
-    stated = os.environ.get("COLUMNS", "")
-    columns = int(stated) if stated.isdecimal() else 0
-    return Console() if sys.stdout.isatty() else Console(width=columns or width)
+    return Console() if sys.stdout.isatty() else Console(width=width)
 
 
 def progress_bar(transient: bool = True) -> Progress:

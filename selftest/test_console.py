@@ -10,12 +10,8 @@ import pytest
 from waveproof.reports.console import wide_console
 
 
-@pytest.mark.parametrize(("columns", "width"), [("97", 97), ("", 200), ("0", 200), ("-80", 200), ("wide", 200)])
-def test_piped_output_is_as_wide_as_the_environment_says(
-    columns: str, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_piped_output_is_as_wide_as_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under tox, which sets COLUMNS to 80 where it has no terminal itself, too."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setenv("COLUMNS", columns)
-    assert wide_console(200).width == width
-    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setenv("COLUMNS", "80")
     assert wide_console(200).width == 200
