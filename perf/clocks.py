@@ -12,6 +12,7 @@ of these forms, not yet a driver.
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import os
 import re
@@ -338,9 +339,7 @@ class DeviceReader:
         return sources
 
     def _amdsmi(self) -> ClockRecord:
-        import amdsmi  # type: ignore[import-not-found, unused-ignore]
-
-        return read_amdsmi(amdsmi, self.pci)
+        return read_amdsmi(importlib.import_module("amdsmi"), self.pci)
 
     def _sysfs(self) -> ClockRecord:
         for card in sorted(self.drm.glob("card*/device")):
@@ -349,9 +348,7 @@ class DeviceReader:
         raise UnreadableClocks(f"no card below {self.drm} is {self.pci}")
 
     def _nvml(self) -> ClockRecord:
-        import pynvml  # type: ignore[import-not-found, unused-ignore]
-
-        return read_nvml(pynvml, self.pci)
+        return read_nvml(importlib.import_module("pynvml"), self.pci)
 
 
 def reader_of(properties: Any, hip: bool) -> DeviceReader:

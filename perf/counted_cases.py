@@ -24,7 +24,7 @@ TOP_K, TOP_P, TEMPERATURE = 50, 0.9, 0.8
 
 
 def attention(
-    operator: str, provider: str, queries: int, keys: int = KEYS, batch: int = 1, heads: int = HEADS, **other: str
+    operator: str, provider: str, queries: int, keys: int = KEYS, batch: int = 1, heads: int = HEADS
 ) -> CountCase:
     """Requests whose last ``queries`` tokens attend to ``keys`` tokens, themselves among them.
 
@@ -35,19 +35,15 @@ def attention(
         keys: that its last query sees.
         batch: requests.
         heads: attention heads.
-        other: of :class:`AttentionCase`, ``kv_dtype`` for one.
     """
     label = f"heads={heads}/queries={queries}/keys={keys}/batch={batch}"
-    label += "".join(f"/{name}={value}" for name, value in sorted(other.items()))
-    return CountCase(operator, provider, label, lambda: attention_call(operator, queries, keys, batch, heads, **other))
+    return CountCase(operator, provider, label, lambda: attention_call(operator, queries, keys, batch, heads))
 
 
-def attention_call(
-    operator: str, queries: int, keys: int = KEYS, batch: int = 1, heads: int = HEADS, **other: str
-) -> Call:
+def attention_call(operator: str, queries: int, keys: int = KEYS, batch: int = 1, heads: int = HEADS) -> Call:
     """The call of :func:`attention`."""
     cached = keys - queries if operator == "mla_extend" else keys
-    return AttentionCase(heads, ((queries, cached),) * batch, **other).call(operator)  # type: ignore[arg-type]
+    return AttentionCase(heads, ((queries, cached),) * batch).call(operator)
 
 
 def renorm_call(operator: str, rows: int = 2) -> Call:

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import pytest
 
+from waveproof.fixtures.inspection import unavailable
 from waveproof.golden.judges.judgement import Judgement, Nonconformance
 from waveproof.kernels.runtimes.process import Worker
 from waveproof.perf.counted_cases import CASES
@@ -18,6 +19,7 @@ from waveproof.perf.pairs import PAIRS, FastSlow, Guarded, guard
 
 ARCHES = ("gfx950", pytest.param("gfx942", marks=pytest.mark.nightly))
 """Parameters of tests: the other one takes as long again."""
+COMPILED = tuple(case for case in CASES if "compile" in case.runtimes)
 COUNTED = "counted calls are right"
 Job: TypeAlias = CountCase | FastSlow
 
@@ -47,11 +49,10 @@ def session(arch: str, table: bool = False) -> Session:
     # Pairs go to the workers that have most of their kernels; both sides of one to the same.
     renorms = [pair for pair in PAIRS if pair.torch_too]
     attention = [pair for pair in PAIRS if not pair.torch_too]
-    compiled = [case for case in CASES if "compile" in case.runtimes]
     groups: list[tuple[str, str, Sequence[Job]]] = [
         ("emulate", arch, [*others, *attention]),
         ("emulate", arch, [*ours, *renorms]),
-        ("compile", arch, compiled),
+        ("compile", arch, COMPILED),
     ]
     answers, missing = in_workers(groups, _one, lambda job: job.name)
     counted = [one for one in answers if isinstance(one, Counted)]
@@ -71,7 +72,7 @@ T = TypeVar("T")
 
 
 def found(of: Mapping[str, T], session: Session, runtime: str, name: str) -> T:
-    """One of a session by name; a skip where this machine does not have it.
+    """One of a session by name; unavailable where this machine does not have it.
 
     Raises:
         Nonconformance: it could run, and is wrong, crashed or launched nothing.
@@ -81,4 +82,4 @@ def found(of: Mapping[str, T], session: Session, runtime: str, name: str) -> T:
     why = session.missing[runtime, name]
     if why.fault:
         raise Nonconformance(Judgement(COUNTED, False, 1.0, message=str(why)))
-    pytest.skip(str(why))
+    unavailable(why.reason)

@@ -24,9 +24,10 @@ from waveproof.kernels.runtimes.catalogue import installed, version_of
 from waveproof.kernels.runtimes.process import Crashed, TimedOut, Unavailable, Unsuitable, Worker
 from waveproof.perf.attention_phases import PADDED
 from waveproof.perf.fallback_costs import PACKAGES
-from waveproof.perf.figures_mla import copies, require_right
+from waveproof.perf.figures_mla import copies
 from waveproof.perf.figures_renorm import WrongResult
 from waveproof.perf.host_traffic import operations, with_traffic
+from waveproof.perf.judged_results import require_right
 from waveproof.perf.records import COUNTS, Measurement, Place, Quantity
 
 CALL_SECONDS = 180.0

@@ -385,16 +385,8 @@ def bisected(difference: Callable[[float], float], low: float, high: float) -> f
     Raises:
         BadScenario: it has one sign at both ends.
     """
-    first, last = difference(low), difference(high)
-    _demand(first * last <= 0, "range", f"{low:g} to {high:g}", "the difference has one sign at both ends")
-    if first == 0:
-        return low
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if (difference(middle) < 0) == (first < 0):
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    from scipy import optimize
+
+    changes = difference(low) * difference(high) <= 0
+    _demand(changes, "range", f"{low:g} to {high:g}", "the difference has one sign at both ends")
+    return float(optimize.bisect(difference, low, high))

@@ -18,15 +18,14 @@ from typing import Any
 
 import torch
 
-from waveproof.golden.judges.conformance import forms, judge_forms, judge_outputs
-from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.operators.mla import DEEPSEEK
 from waveproof.kernels.own.padded_heads import pad_heads, unpad_heads
-from waveproof.kernels.providers.registry import Implementation, Subject
+from waveproof.kernels.providers.registry import Subject
 from waveproof.kernels.runtimes.process import Crashed, Outcome, TimedOut, Unavailable, Unsuitable, Worker
 from waveproof.perf.attention_phases import NATIVE, PADDED, PHASES, Candidate, Phase, takers
 from waveproof.perf.figures_renorm import WrongResult
 from waveproof.perf.host_traffic import HostTraffic
+from waveproof.perf.judged_results import require_right
 from waveproof.perf.kernel_code import Code, compiled_code, shipped_code
 
 REAL_HEADS, NATIVE_HEADS = 12, 16
@@ -296,22 +295,3 @@ def _returned(outcome: Outcome) -> Outcome:
     if not outcome.launches:
         raise WrongResult("launched no kernel: nothing is to be counted")
     return outcome
-
-
-def require_right(outputs: Sequence[Any], call: Call, implementation: Implementation) -> float:
-    """Largest error of a call's results as a share of its bound.
-
-    Raises:
-        WrongResult: with the first rule that does not hold.
-    """
-    named = zip(implementation.contract.returns, forms(call), strict=True)
-    due = [form for result, form in named if result.name not in implementation.omits]
-    judgements = judge_forms(outputs, due, call)
-    if all(one.holds for one in judgements):
-        path = call.arguments.get("path")
-        variant = implementation.variant_of(path) if isinstance(path, str) else implementation.variant
-        judgements += judge_outputs(outputs, call, variant)
-    for one in judgements:
-        if not one.holds:
-            raise WrongResult(f"{one.rule}: {one.message} ({one.figure:.3g} where {one.bound:.3g} is allowed)")
-    return max((one.severity for one in judgements), default=0.0)

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from waveproof.perf.intervals import TooFewRepeats, highest_rate, median_interval
+from waveproof.perf.intervals import MedianInterval, TooFewRepeats, highest_rate, median_interval
 from waveproof.perf.measure import BadSamples
 from waveproof.perf.records import RATIO, SECONDS, Measurement, Ruling, version_changes
 from waveproof.perf.sign_flips import (
     BadRule,
+    Decisions,
     Rule,
     at_least_so_many,
     carried_over,
@@ -98,46 +99,25 @@ def judge_pairs(
     if block < 1:
         raise BadSamples(f"block = {block}: a block has a pair at least")
     candidate, baseline = in_blocks(samples.candidate, block), in_blocks(samples.baseline, block)
-    if not candidate:
+    if not len(candidate):
         raise BadSamples(f"{len(samples.candidate)} pairs make no block of {block}")
     _check_coins(samples.candidate_first[: len(candidate) * block : block])
-    made = decide(np.array([candidate]), np.array([baseline]), rule)
+    made = decide(candidate[None, :], baseline[None, :], rule)
     outcome = cast("Outcome", str(made.outcome[0]))
     pairs, low, effect, high = int(made.pairs[0]), float(made.low[0]), float(made.effect[0]), float(made.high[0])
     seen = (
         f"{_percent(effect)} ({_percent(low)} to {_percent(high)}) after {pairs} {'pairs' if block == 1 else 'blocks'}"
     )
-    only, other = (int(count) for count in made.slow[0])
-    slow = f"slow, more than {200 * detectable:g} % above the median, is only the candidate in {only}"
-    slow += f" and only the baseline in {other}"
-    if outcome == "pass":
-        reason = f"a change of {100 * detectable:g} % or more of the typical call is ruled out: {seen}; {slow}"
-        reason += f" of {pairs} pairs, so that up to {100 * highest_rate(only, pairs):.0f} % of its calls may be"
-    elif outcome != "inconclusive" and made.by_shift[0]:
-        word = "slower" if outcome == "regress" else "faster"
-        reason = f"{word} by more than the tolerance of {100 * tolerance:g} %: {seen}"
-    elif outcome != "inconclusive":
-        word = "more" if outcome == "regress" else "less"
-        reason = f"slow {word} often: {slow} of {pairs} pairs; typical call: {seen}"
-    elif not math.isfinite(low):
-        needed = pairs_for_an_interval(rule.alpha_shift)
-        reason = f"{pairs} pairs cannot exclude anything at alpha = {alpha:g}: {needed} at least"
-    elif low > -math.log1p(detectable) and high < math.log1p(detectable):
-        reason = f"{slow} of {pairs} pairs, too uneven to pass and too few to tell: measure more; typical call: {seen}"
-    else:
-        needed = pairs_to_decide(low, effect, high, pairs, rule)
-        reason = f"neither a change nor its absence is shown: {seen}; about {needed} pairs would decide"
+    reason = _why(made, seen, rule)
     tick = samples.resolution / min(np.median(candidate), np.median(baseline))
     if outcome == "pass" and max(-low, high) + tick >= math.log1p(detectable):
         outcome, reason = "inconclusive", f"the clock cannot tell {100 * tick:.2g} %: longer samples are needed; {seen}"
     coins = np.array(samples.candidate_first[:pairs], dtype=bool)
-    if block == 1 and carried_over(np.array(candidate[:pairs]), np.array(baseline[:pairs]), coins) < CARRIED:
+    if block == 1 and carried_over(candidate[:pairs], baseline[:pairs], coins) < CARRIED:
         outcome = outcome if outcome == "regress" else "inconclusive"
         reason = f"calls change what the next one takes: measure cold, or in longer blocks; {reason}"
     # Not the median: a candidate that skips its work in one call of ten is right in the others.
-    if floor_seconds > 0 and (fastest := min(samples.candidate) + samples.resolution) < floor_seconds:
-        outcome = outcome if outcome == "regress" else "improve"
-        reason = f"faster than memory allows: {fastest:.3g} s, the floor is {floor_seconds:.3g} s; {reason}"
+    outcome, reason = _above_floor(outcome, reason, min(samples.candidate) + samples.resolution, floor_seconds)
     exponents = (math.exp(effect), math.exp(low), math.exp(high))
     return Ruling(case, SECONDS.name, outcome, *exponents, 1 - alpha, tolerance, reason)
 
@@ -235,14 +215,12 @@ def judge_unpaired(
         raise NotComparable(f"{measured.case}: {quantity.name} is exact: judge_exact is for counts")
     if not min(*measured.values, *baseline.values) > 0:
         raise NotComparable(f"{measured.case}: {quantity.name} = 0: a ratio of medians needs positive figures")
-    (now, now_low, now_high, now_covers), (then, then_low, then_high, then_covers) = (
-        _median(one.values, 1 - alpha / 2) for one in (measured, baseline)
-    )
-    ratios = (now / then, now_low / then_high, now_high / then_low)
+    now, then = (_median(one.values, 1 - alpha / 2) for one in (measured, baseline))
+    ratios = (now.median / then.median, now.low / then.high, now.high / then.low)
     effect, low, high = ratios if not quantity.higher_is_better else (1 / ratios[0], 1 / ratios[2], 1 / ratios[1])
-    covers = max(0.0, now_covers + then_covers - 1)
+    covers = max(0.0, now.coverage + then.coverage - 1)
     seen = f"{_percent(math.log(effect))} ({_percent(math.log(low))} to {_percent(math.log(high))})"
-    seen += f", medians {then:.4g} -> {now:.4g} {quantity.unit}"
+    seen += f", medians {then.median:.4g} -> {now.median:.4g} {quantity.unit}"
     outcome: Outcome
     if changed := version_changes(baseline.place.versions, measured.place.versions):
         outcome, reason = "stale", f"the {against} is of other versions ({', '.join(changed)}): {seen}"
@@ -257,12 +235,9 @@ def judge_unpaired(
         outcome, reason = "pass", f"a change of {100 * detectable:g} % or more is ruled out: {seen}"
     else:
         outcome, reason = "inconclusive", f"neither a change nor its absence is shown: {seen}"
-    if floor_seconds > 0 and quantity.unit == "s" and now < floor_seconds:
-        outcome = outcome if outcome == "regress" else "improve"
-        reason = f"faster than memory allows: {now:.3g} s, the floor is {floor_seconds:.3g} s; {reason}"
-    return Ruling(
-        measured.case, quantity.name, outcome, effect, low, high, covers, tolerance, reason, against
-    )  # fmt: skip
+    if quantity.unit == "s":
+        outcome, reason = _above_floor(outcome, reason, now.median, floor_seconds)
+    return Ruling(measured.case, quantity.name, outcome, effect, low, high, covers, tolerance, reason, against)
 
 
 def pairs_needed(spread: float, effect: float, tolerance: float, alpha: float = 0.001, power: float = 0.99) -> int:
@@ -323,12 +298,45 @@ def _check_key(measured: Measurement, baseline: Measurement) -> None:
         raise NotComparable(f"{measured.key} against {baseline.key}: one case, quantity and place")
 
 
-def _median(values: Sequence[float], coverage: float) -> tuple[float, float, float, float]:
+def _median(values: Sequence[float], coverage: float) -> MedianInterval:
+    """Where there are too few for the coverage, smallest to largest and what that covers."""
     try:
-        found = median_interval(values, coverage)
+        return median_interval(values, coverage)
     except TooFewRepeats:
-        return float(np.median(values)), min(values), max(values), 1 - 2.0 ** (1 - len(values))
-    return found.median, found.low, found.high, found.coverage
+        return MedianInterval(float(np.median(values)), min(values), max(values), 1 - 2.0 ** (1 - len(values)))
+
+
+def _why(made: Decisions, seen: str, rule: Rule) -> str:
+    """What the one decision rests on: the shift, how often a side is slow, or how many pairs are missing."""
+    outcome, pairs = made.outcome[0], int(made.pairs[0])
+    low, effect, high = (float(end[0]) for end in (made.low, made.effect, made.high))
+    only, other = (int(count) for count in made.slow[0])
+    slow = f"slow, more than {200 * rule.detectable:g} % above the median, is only the candidate in {only}"
+    slow += f" and only the baseline in {other}"
+    if outcome == "pass":
+        slow += f" of {pairs} pairs, so that up to {100 * highest_rate(only, pairs):.0f} % of its calls may be"
+        return f"a change of {100 * rule.detectable:g} % or more of the typical call is ruled out: {seen}; {slow}"
+    if outcome != "inconclusive" and made.by_shift[0]:
+        word = "slower" if outcome == "regress" else "faster"
+        return f"{word} by more than the tolerance of {100 * rule.tolerance:g} %: {seen}"
+    if outcome != "inconclusive":
+        word = "more" if outcome == "regress" else "less"
+        return f"slow {word} often: {slow} of {pairs} pairs; typical call: {seen}"
+    if not math.isfinite(low):
+        needed = pairs_for_an_interval(rule.alpha_shift)
+        return f"{pairs} pairs cannot exclude anything at alpha = {rule.alpha:g}: {needed} at least"
+    if low > -math.log1p(rule.detectable) and high < math.log1p(rule.detectable):
+        return f"{slow} of {pairs} pairs, too uneven to pass and too few to tell: measure more; typical call: {seen}"
+    needed = pairs_to_decide(low, effect, high, pairs, rule)
+    return f"neither a change nor its absence is shown: {seen}; about {needed} pairs would decide"
+
+
+def _above_floor(outcome: Outcome, reason: str, seconds: float, floor_seconds: float) -> tuple[Outcome, str]:
+    """What is below the floor is never let pass, and stays slower where it is slower all the same."""
+    if not seconds < floor_seconds:
+        return outcome, reason
+    below = f"faster than memory allows: {seconds:.3g} s, the floor is {floor_seconds:.3g} s; {reason}"
+    return outcome if outcome == "regress" else "improve", below
 
 
 def _percent(log_ratio: float) -> str:

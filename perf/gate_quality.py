@@ -9,6 +9,7 @@ pytest-benchmark is its own class; the figures that it is given are computed wit
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from waveproof.perf.intervals import highest_rate, lowest_rate
-from waveproof.perf.sign_flips import Rule, decide
+from waveproof.perf.sign_flips import Array, Rule, decide
 from waveproof.perf.thresholds import LEAST_TOLERANCE
-from waveproof.perf.traces import TRACES, Array, Trace, in_pairs, in_sequence
+from waveproof.perf.traces import TRACES, Trace, in_pairs, in_sequence
 
 MOST_FALSE_ALARMS = 1e-3
 LEAST_FOUND = 0.99
@@ -167,7 +168,7 @@ def quality_on(trace: Trace, chosen: Sequence[Method], unchanged: int, changed: 
     """
     draw = np.random.default_rng([seed, *trace.name.encode()])
     times = trace.looks[-1]
-    counts = {method.name: np.zeros(5, dtype=np.int64) for method in chosen}
+    counts: defaultdict[tuple[str, float], Counter[str]] = defaultdict(Counter)
     for factor, comparisons in ((1.0, unchanged), (CHANGE, changed)):
         for start in range(0, comparisons, BATCH):
             size = min(BATCH, comparisons - start)
@@ -176,17 +177,24 @@ def quality_on(trace: Trace, chosen: Sequence[Method], unchanged: int, changed: 
             sides = {"pairs": (pairs.candidate, pairs.baseline), "sequence": sequence}
             for method in chosen:
                 said = method.says(*sides[method.order], trace)
-                if factor == 1:
-                    alarms = (said.slower | said.faster).sum()
-                    counts[method.name] += np.array([alarms, said.open.sum(), said.used.sum(), 0, 0])
-                else:
-                    counts[method.name] += np.array([0, 0, 0, said.slower.sum(), said.open.sum()])
-    made = []
-    for method in chosen:
-        alarms, left_open, used, found, changed_open = counts[method.name].tolist()
-        figures = (used / unchanged, unchanged, alarms, left_open, changed, found, changed_open)
-        made.append(Quality(trace.name, method.name, times, *figures))
-    return made
+                counts[method.name, factor].update({name: int(one.sum()) for name, one in vars(said).items()})
+
+    def quality(method: Method) -> Quality:
+        alike, apart = counts[method.name, 1.0], counts[method.name, CHANGE]
+        return Quality(
+            trace.name,
+            method.name,
+            times,
+            used=alike["used"] / unchanged,
+            unchanged=unchanged,
+            alarms=alike["slower"] + alike["faster"],
+            unchanged_open=alike["open"],
+            changed=changed,
+            found=apart["slower"],
+            changed_open=apart["open"],
+        )
+
+    return [quality(method) for method in chosen]
 
 
 def qualities(

@@ -25,12 +25,12 @@ from waveproof.fixtures.launched.judging import judge_works
 from waveproof.fixtures.launched.trace import Trace, read_trace
 from waveproof.fixtures.products import Product, UnknownProduct, product_of
 from waveproof.golden.judges import launched, memory_floor
-from waveproof.golden.judges.conformance import forms, judge_forms, judge_outputs
 from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.runtimes import wire
 from waveproof.kernels.runtimes.child import Child, ChildFailed, ChildTimedOut, answers_to_parent
 from waveproof.perf.gpu_day_terms import Contender, OutOfTime, SideMissing, TrialEnded, Way
+from waveproof.perf.judged_results import judge_results
 from waveproof.perf.measure import PairedSamples, PairPlan, measure_pair
 from waveproof.perf.records import Place
 
@@ -117,7 +117,7 @@ class ChildStation:
         with Path(self._folder.name, "outputs").open("rb") as stream:
             header, tensors = wire.receive(stream)
         outputs = [tensors[name] for name in header["outputs"]]
-        return judge_results(contender, call, outputs)
+        return judge_results(outputs, call, contender.subject.implementation)
 
     def kernels(self, side: int, seconds: float) -> list[Judgement]:
         """See :meth:`waveproof.perf.gpu_day_terms.Station.kernels`."""
@@ -172,17 +172,6 @@ class ChildStation:
                 self._child.close()
             raise TrialEnded(f"{request['do']}: {answer['error']}")
         return answer
-
-
-def judge_results(contender: Contender, call: Call, outputs: Sequence[torch.Tensor]) -> list[Judgement]:
-    """Form, then values, of what a side gave."""
-    implementation = contender.subject.implementation
-    named = zip(implementation.contract.returns, forms(call), strict=True)
-    due = [form for result, form in named if result.name not in implementation.omits]
-    judgements = judge_forms(outputs, due, call)
-    if all(one.holds for one in judgements):
-        judgements += judge_outputs(outputs, call, implementation.variant)
-    return judgements
 
 
 def judge_trace(trace: Trace, contender: Contender, call: Call, product: Product | None) -> list[Judgement]:

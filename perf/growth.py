@@ -96,6 +96,7 @@ def fit(sizes: Sequence[int], counts: Sequence[int]) -> Fit:
         TooFewSizes: fewer than four sizes: three parameters go through three points, whatever they are.
     """
     import numpy
+    from numpy.typing import NDArray
     from scipy.optimize import curve_fit
 
     _require(sizes, counts, least=4)
@@ -103,8 +104,8 @@ def fit(sizes: Sequence[int], counts: Sequence[int]) -> Fit:
     top = float(max(counts)) or 1.0
     y = [value / top for value in counts]
 
-    def curve(n: object, a: float, b: float, p: float) -> object:
-        return a + b * n**p  # type: ignore[operator]
+    def curve(n: NDArray[numpy.float64], a: float, b: float, p: float) -> NDArray[numpy.float64]:
+        return a + b * n**p
 
     slope = (y[-1] - y[0]) / (x[-1] - x[0])
     start = (max(y[0] - slope, 0.0), max(slope, 1e-9), 1.0)

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -210,12 +210,8 @@ class History:
             )  # fmt: skip
         for number, ruling in enumerate(run.rulings):
             self._open.execute(
-                "INSERT INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    run.id, number, ruling.case, ruling.quantity, ruling.outcome, ruling.effect, ruling.low,
-                    ruling.high, ruling.confidence, ruling.tolerance, ruling.reason, ruling.against,
-                ),
-            )  # fmt: skip
+                "INSERT INTO rulings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (run.id, number, *astuple(ruling))
+            )
 
     def _place(self, place: Place) -> int:
         fields = (*place.without_versions(), json.dumps(dict(place.versions), sort_keys=True))

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timezone
@@ -201,9 +202,10 @@ def accept(
     if not measurements:
         raise NotAccepted("nothing to accept: no measurement was given")
     # What has the same key and the same versions is the same baseline.
-    keys = [(one.key, tuple(sorted(one.place.versions.items()))) for one in measurements]
-    if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-        raise NotAccepted(f"{twice[0][0][0]}: {twice[0][0][1]} is given {keys.count(twice[0])} times: which is meant?")
+    given = Counter((one.key, tuple(sorted(one.place.versions.items()))) for one in measurements)
+    for ((case, quantity, _), _), times in given.items():
+        if times > 1:
+            raise NotAccepted(f"{case}: {quantity} is given {times} times: which is meant?")
     private = load_private_key(key_file, password)
     signers = signers or signers_beside(path)
     known = load_signers(signers)

@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
-from waveproof.fixtures.deployment.huggingface import ConfigInvalid, served
+from waveproof.fixtures.deployment.huggingface import ConfigInvalid, read_config
 from waveproof.fixtures.products import Product
 from waveproof.fixtures.shapes.served_model import Format, ServedModel, built_in
 from waveproof.fixtures.shapes.weights import Weight, weights
@@ -184,16 +184,11 @@ def model_named(name: str) -> Model:
     if not path.exists():
         model = built_in(name)
         return Model(model, LINEAR_STATES.get(model.name))
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        whole = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(f"{file.name}: is no JSON: {error}") from None
-    if not isinstance(whole, dict):
-        raise ConfigInvalid(f"{file.name}: is a {type(whole).__name__}, a config.json is an object")
-    model = served(whole, file.name)
+    model = read_config(path)
     if not model.linear_layers:
         return Model(model)
+    file = path / "config.json" if path.is_dir() else path
+    whole = json.loads(file.read_text(encoding="utf-8"))
     text = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
     try:
         linear = _LinearConfig.model_validate(text["linear_attn_config"])

@@ -90,11 +90,10 @@ class Night:
             alpha: two-sided false alarm of a noisy quantity.
         """
         rulings = rule_on(measured, self.ledger, tolerance, detectable, alpha)
-        self.left.append({"measurement": to_json((measured,))})
+        self.measure(measured)
         if self.inspection is not None:
             self.inspection.arch = self.inspection.arch or measured.place.arch
             self.inspection.versions = {**self.inspection.versions, **measured.place.versions}
-            self.inspection.looked_at += 1
         for ruling in rulings:
             self._leave(ruling)
         return max(rulings, key=lambda one: GRAVITY.index(one.outcome))

@@ -113,9 +113,10 @@ FORMULAS = (
 )  # fmt: skip
 """In the order in which they are tried: from what was measured first."""
 
-
 DERIVED = frozenset(formula.gives for formula in FORMULAS)
 """What can be recomputed."""
+COUNTS = frozenset(role.name for role in ROLES if role.kind == "count")
+"""Whole numbers, which nobody rounds."""
 
 
 def normalised(heading: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from waveproof.perf.printed import Interval, Printed, exactly, show
-from waveproof.perf.published_columns import FORMULAS, RATIO_OF, ROLES, Known, computed
+from waveproof.perf.published_columns import COUNTS, FORMULAS, RATIO_OF, Known, computed
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Figures:
         if low > high:
             return ""
         value = _roundest(Interval(low, high))
-        return "" if name in _COUNTS and value.denominator != 1 else f"{float(value):,.10g}"
+        return "" if name in COUNTS and value.denominator != 1 else f"{float(value):,.10g}"
 
     def _with(self, name: str, value: int, index: int) -> Figures:
         """The same with one number of a row replaced."""
@@ -137,7 +137,6 @@ class Figures:
 
 _GIVEN = tuple(dict.fromkeys(name for formula in FORMULAS for name in formula.needs))
 """What something follows from."""
-_COUNTS = frozenset(role.name for role in ROLES if role.kind == "count")
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 

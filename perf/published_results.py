@@ -30,7 +30,7 @@ from waveproof.perf.printed import (
     show,
     show_interval,
 )
-from waveproof.perf.published_columns import DERIVED, RATIO_OF, ROLES, BadTable, Known, Role, role_of, way_out
+from waveproof.perf.published_columns import COUNTS, DERIVED, RATIO_OF, ROLES, BadTable, Known, Role, role_of, way_out
 from waveproof.perf.published_expected import Expected, Figures, Said
 
 PUBLISHED = Path(__file__).parent / "baselines" / "published"
@@ -59,8 +59,7 @@ class Row(BaseModel):
     @model_validator(mode="after")
     def _possible(self) -> Row:
         for role, cell in self.cells.items():
-            counts = role in ("gpus", "gpus_per_node")
-            if counts and (cell.value.denominator != 1 or cell.value < 1):
+            if role in COUNTS and (cell.value.denominator != 1 or cell.value < 1):
                 raise ValueError(f"{cell.text!r}: must be a whole number above 0")
             # 0.00 may be what is left of a small figure after rounding, where it follows from others.
             tiny = cell.value == 0 and role in DERIVED
@@ -73,7 +72,7 @@ class Row(BaseModel):
         cell = self.cells.get(role)
         if cell is None:
             return None
-        if role in ("gpus", "gpus_per_node"):
+        if role in COUNTS:
             return exactly(cell.value)
         if role in RATIO_OF and cell.percent and cell.signed:
             return cell.interval + exactly(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -121,8 +122,6 @@ class Measurement:
     @property
     def median(self) -> float:
         """Of the figures."""
-        import statistics
-
         return statistics.median(self.values)
 
     @property

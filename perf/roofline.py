@@ -115,6 +115,7 @@ PEAKS: tuple[Peak, ...] = (
         "PFLOP/s for 8, the chip's own announcement 15 for one: the largest, so that a floor stays one",
     ),
 )  # fmt: skip
+BY_PRODUCT = {one.product: one for one in PEAKS}
 
 
 def peak_of(product: str, precision: str) -> float | None:
@@ -125,7 +126,8 @@ def peak_of(product: str, precision: str) -> float | None:
     """
     if precision not in PRECISIONS:
         raise NoPeak(f"no precision {precision!r}; there are: {', '.join(PRECISIONS)}")
-    return next((one.flop_per_second[precision] for one in PEAKS if one.product == product), None)
+    row = BY_PRODUCT.get(product)
+    return None if row is None else row.flop_per_second[precision]
 
 
 def precision_of(call: Call) -> str:
@@ -152,12 +154,9 @@ def fastest(product: Product, precision: str) -> float | None:
     published = peak_of(product.name, precision)
     if published is None:
         return None
-    clocked = (
-        one.per_clock[precision] * product.cu_num * one.clock
-        for one in PEAKS
-        if one.per_clock and one.product == product.name
-    )
-    return max(published, *clocked, 0.0)
+    row = BY_PRODUCT[product.name]
+    clocked = row.per_clock[precision] * product.cu_num * row.clock if row.per_clock else 0.0
+    return max(published, clocked)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waveproof.golden.judges.acceptance import Acceptance
 from waveproof.perf.serving_plan import Target
 from waveproof.perf.serving_privacy import api_key
+
+if TYPE_CHECKING:
+    import httpx
 
 _ASK_SECONDS = 10.0
 
@@ -25,9 +28,7 @@ def ask_models(target: Target) -> tuple[tuple[str, ...], dict[str, Any]]:
     import httpx
 
     try:
-        response = httpx.get(
-            f"{target.root}/v1/models", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False
-        )
+        response = _get(target, "/v1/models")
         response.raise_for_status()
         told: dict[str, Any] = response.json()
         names = tuple(sorted(f"{one['id']} of {one.get('owned_by') or 'nobody'}" for one in told["data"]))
@@ -47,7 +48,7 @@ def server_version(target: Target, models: dict[str, Any]) -> str:
     told = sorted({str(one.get("owned_by") or "") for one in models["data"]} - {""})
     for path, name in _VERSIONS:
         with contextlib.suppress(httpx.HTTPError, ValueError, AttributeError):
-            answer = httpx.get(f"{target.root}{path}", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False)
+            answer = _get(target, path)
             if answer.status_code == httpx.codes.OK and (version := answer.json().get(name)):
                 return " ".join((*told, str(version)))
     return ", ".join(told)
@@ -60,11 +61,15 @@ def acceptance_so_far(target: Target) -> Acceptance:
     from waveproof.fixtures.servers.metrics import read_acceptance
 
     try:
-        response = httpx.get(f"{target.root}/metrics", headers=_headers(target), timeout=_ASK_SECONDS, trust_env=False)
+        response = _get(target, "/metrics")
     except httpx.HTTPError:
         return Acceptance()
     return read_acceptance(response.text if response.status_code == httpx.codes.OK else None)
 
 
-def _headers(target: Target) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if (key := api_key(target)) else {}
+def _get(target: Target, path: str) -> httpx.Response:
+    """What the server itself answers: a proxy of the environment is not asked."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if (key := api_key(target)) else {}
+    return httpx.get(f"{target.root}{path}", headers=headers, timeout=_ASK_SECONDS, trust_env=False)

@@ -270,12 +270,13 @@ def pairs_to_decide(low: float, effect: float, high: float, pairs: int, rule: Ru
     return max(pairs + 1, int(np.ceil(pairs * (half / room) ** 2)))
 
 
-def in_blocks(values: Sequence[float], size: int) -> tuple[float, ...]:
-    """Geometric means of blocks of ``size`` successive times; what is left over at the end is dropped.
+def in_blocks(values: Sequence[float], size: int) -> Array:
+    """[n // size] geometric means of blocks of ``size`` successive times; what is left over at the end is dropped.
 
     The mean log ratio of a block changes its sign if all of the block's coins are turned over, so signs of blocks are
     fair coins under the same design, and still are where one coin was drawn for the whole block.
     """
     whole = len(values) // size * size
     logs = np.log(np.asarray(values[:whole], dtype=float)).reshape(-1, size)
-    return tuple(float(one) for one in np.exp(logs.mean(axis=1)))
+    means: Array = np.exp(logs.mean(axis=1))
+    return means

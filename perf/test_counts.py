@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from waveproof.perf.counted_cases import CASES
-from waveproof.perf.counted_session import ARCHES, found, session
+from waveproof.perf.counted_session import ARCHES, COMPILED, found, session
 from waveproof.perf.counts import CountCase
 from waveproof.perf.night import Night
 
 pytestmark = [pytest.mark.rocm, pytest.mark.perf]
-
-COMPILED = tuple(case for case in CASES if "compile" in case.runtimes)
 
 
 @pytest.mark.parametrize("arch", ARCHES)

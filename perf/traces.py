@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from waveproof.perf.measure import PairedSamples
+from waveproof.perf.sign_flips import Array
 
-Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], Array]
 """Of a generator, comparisons m and calls n: [m, n] seconds of successive calls."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,8 +55,6 @@ def import_(
     commit: Annotated[str, typer.Option(help="Of files that do not say.")] = "",
 ) -> None:
     """Add runs to a history. What it has already is left out, so that importing twice adds nothing."""
-    from datetime import timezone
-
     from waveproof.perf.history import History
     from waveproof.perf.run_files import read_runs
     from waveproof.reports.summary import count
@@ -82,7 +80,7 @@ def export(
         typer.echo(text)
     else:
         output.write_text(text, encoding="utf-8")
-        typer.echo(f"{output}: {text.count(chr(10)) + 1} lines")
+        typer.echo(f"{output}: {len(text.splitlines())} lines")
 
 
 @app.command()

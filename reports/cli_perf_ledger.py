@@ -81,8 +81,8 @@ def accept(
     # A test that is run twice, or a figure that two tests measure, is one figure where it is exact.
     distinct = {(one.key, one.values, tuple(sorted(one.place.versions.items()))): one for one in measured}
     fitting = [one for one in distinct.values() if one.key in wanted]
-    exact = not (timings or quantity or case != "*")
-    chosen = [one for one in fitting if one.quantity.exact or not exact]
+    asked_for = timings or quantity or case != "*"
+    chosen = [one for one in fitting if one.quantity.exact or asked_for]
     if noisy := len(fitting) - len(chosen):
         told = f"{count(noisy, 'noisy figure')} left out: --case, --quantity or --timings signs such too"
         if not chosen:
@@ -170,8 +170,5 @@ def entries_section(entries: Sequence[Entry], title: str) -> Section:
     empty = [at for at in range(len(columns)) if not any(row[at] for row in rows)]
     kept = [at for at in range(len(columns)) if at not in {*once, *empty}]
     lead = "\n".join(f"{columns[at]}: {rows[0][at]}" for at in once if rows[0][at])
-    table = Table(
-        "", tuple(columns[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), "",
-        tuple(new for new, at in enumerate(kept) if at in (0, 3, 4)),
-    )  # fmt: skip
+    table = Table("", columns, tuple(rows), "", (0, 3, 4)).of_columns(kept)
     return Section(title, lead, (table,) if rows else ())

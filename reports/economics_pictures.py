@@ -50,10 +50,7 @@ def _over_price(axes: Axes, systems: Sequence[Served]) -> list[str]:
         if one is best:
             continue
         flip = break_even_usd_per_gpu_hour(one, best)
-        axes.plot([flip], [best.usd_per_million_output_tokens], marker="o", markersize=10, markerfacecolor="none",
-                  markeredgecolor=BLACK, markeredgewidth=1.4)  # fmt: skip
-        axes.annotate(f"${flip:.2f}", (flip, best.usd_per_million_output_tokens), xytext=(5, -15),
-                      textcoords="offset points", fontsize=9)  # fmt: skip
+        _mark_flip(axes, flip, best.usd_per_million_output_tokens, beside=(5, -15))
         words.append(f"{one.product} overtakes {best.product} below ${flip:.2f}.")
     axes.set_ylim(0, 1.12 * max(one.usd_per_million_output_tokens for one in systems))
     axes.set_xlim(0, top)
@@ -81,14 +78,19 @@ def _over_tariff(
         words.append(f"{one.product} and {other.product} change places at ${flip:.2f} per kWh.")
         if flip > top:
             continue
-        axes.plot([flip], [one.at(flip)], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=BLACK,
-                  markeredgewidth=1.4)  # fmt: skip
-        axes.annotate(f"${flip:.2f}", (flip, one.at(flip)), xytext=(-8, 10), textcoords="offset points", fontsize=9)
+        _mark_flip(axes, flip, one.at(flip), beside=(-8, 10))
     axes.set_ylim(0, None)
     axes.set_xlim(0, top)
     axes.set_xlabel("$ per kWh, on top of the rental price")
     axes.set_title("Over the tariff")
     return words
+
+
+def _mark_flip(axes: Axes, usd: float, cost: float, beside: tuple[int, int]) -> None:
+    """A ring where two systems change places, and its price ``beside`` it, in points."""
+    axes.plot([usd], [cost], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=BLACK,
+              markeredgewidth=1.4)  # fmt: skip
+    axes.annotate(f"${usd:.2f}", (usd, cost), xytext=beside, textcoords="offset points", fontsize=9)
 
 
 def prefill_picture(found: Sequence[Reconciled]) -> Picture:
@@ -126,9 +128,9 @@ def memory_picture(fits: Sequence[tuple[str, Fit]]) -> Picture:
             axes.barh(places, sizes, left=starts, height=0.6, label=name, color=COLOURS[number],
                       hatch=("", "//", "xx", "..")[number], edgecolor="white")  # fmt: skip
             starts = [start + size for start, size in zip(starts, sizes, strict=True)]
-        for place, (_, fit) in zip(places, fits, strict=True):
+        for place, (_, fit), end in zip(places, fits, starts, strict=True):
             axes.plot([fit.memory / GB] * 2, [place - 0.42, place + 0.42], color=BLACK, linewidth=2.5)
-            axes.annotate(fit.verdict, (max(fit.memory / GB, starts[len(fits) - 1 - place]), place), xytext=(6, 0),
+            axes.annotate(fit.verdict, (max(fit.memory / GB, end), place), xytext=(6, 0),
                           textcoords="offset points", va="center", fontsize=9)  # fmt: skip
         axes.set_yticks(places, [label for label, _ in fits])
         axes.set_xlabel("GB (10⁹ bytes) of one GPU; black line: its memory")

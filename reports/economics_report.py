@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, permutations
 
 from waveproof.fixtures.products import PRODUCTS
@@ -94,10 +95,7 @@ def break_even_section(systems: Sequence[Served]) -> Section:
     for one, rival in permutations(systems, 2):
         price = break_even_usd_per_gpu_hour(one, rival)
         # The bisection compares tokens per dollar, and knows nothing of the closed form.
-        found = bisected(
-            lambda usd, one=one, rival=rival: one.priced(usd).tok_s_per_usd_hour - rival.tok_s_per_usd_hour,  # type: ignore[misc]
-            price / 1000, price * 1000,
-        )  # fmt: skip
+        found = bisected(partial(_lead, one, rival), price / 1000, price * 1000)
         leads = one.tok_s_per_usd_hour > rival.tok_s_per_usd_hour
         change = price / one.usd_per_gpu_hour - 1
         words = f"leads until its price rises {change:+.0%}" if leads else f"overtakes if its price falls {change:+.0%}"
@@ -117,6 +115,11 @@ def break_even_section(systems: Sequence[Served]) -> Section:
         "Below its break-even a system makes more tokens for a dollar than the rival at the rival's price.",
         (Table("", columns, tuple(rows), "Break-even: rival's price x ratio of tok/s per GPU.", (2, 3, 4, 5)),),
     )
+
+
+def _lead(one: Served, rival: Served, usd_per_gpu_hour: float) -> float:
+    """Tokens per dollar of one at that price, less those of the rival at its own."""
+    return one.priced(usd_per_gpu_hour).tok_s_per_usd_hour - rival.tok_s_per_usd_hour
 
 
 def power_section(systems: Sequence[Served], power: Power) -> Section:

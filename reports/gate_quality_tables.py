@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from waveproof.perf.gate_quality import CONFIDENCE, GATE, MOST_FALSE_ALARMS, Quality
 from waveproof.perf.thresholds import LEAST_TOLERANCE
@@ -32,26 +32,19 @@ def quality_section(found: Sequence[Quality], seconds: float) -> Section:
         f"80 ... pairs; tolerance {LEAST_TOLERANCE:.1%}, alpha {MOST_FALSE_ALARMS:g} in all.",
         tuple(range(2, 13)),
     )  # fmt: skip
-    names = list(dict.fromkeys(one.method for one in found))
-    by = {(one.trace, one.method): one for one in found}
-    traces = list(dict.fromkeys(one.trace for one in found))
-    alarms = Table(
+    alarms = _beside(
         "False alarms per 1,000 comparisons of a side with itself",
-        ("method", *traces),
-        tuple((name, *(_rate(by[trace, name].alarms, by[trace, name].unchanged, 1000) for trace in traces))
-              for name in names),
+        found,
+        lambda one: 1000 * one.alarms / one.unchanged,
         "Each side as often for all methods, a kind's pairs at most; pytest-benchmark looks for slower only, the "
         "others both ways.",
-        tuple(range(1, len(traces) + 1)),
-    )  # fmt: skip
-    finds = Table(
+    )
+    finds = _beside(
         "Found per 100 comparisons with a candidate that is 5 % slower in every call",
-        ("method", *traces),
-        tuple((name, *(_rate(by[trace, name].found, by[trace, name].changed, 100) for trace in traces))
-              for name in names),
+        found,
+        lambda one: 100 * one.found / one.changed,
         "A check for more than 5 % cannot find 5 % in more than about half of all runs; median:2% is there for that.",
-        tuple(range(1, len(traces) + 1)),
-    )  # fmt: skip
+    )
     held = "as required on every kind" if not bad else f"NOT as required on {', '.join(one.trace for one in bad)}"
     lead = f"At most 1 false alarm in 1,000 and +5 % found in 99 of 100: {held}. {seconds:.0f} s."
     warnings = tuple(
@@ -60,5 +53,9 @@ def quality_section(found: Sequence[Quality], seconds: float) -> Section:
     return Section("Quality of the gate", lead, (full, alarms, finds), warnings=warnings)
 
 
-def _rate(count: int, of: int, per: int) -> str:
-    return f"{per * count / of:.1f}"
+def _beside(title: str, found: Sequence[Quality], rate: Callable[[Quality], float], note: str) -> Table:
+    """One rate of all methods, a row each, by kind of trace."""
+    by = {(one.trace, one.method): f"{rate(one):.1f}" for one in found}
+    traces, names = (list(dict.fromkeys(column)) for column in zip(*by, strict=True))
+    rows = tuple((name, *(by[trace, name] for trace in traces)) for name in names)
+    return Table(title, ("method", *traces), rows, note, tuple(range(1, len(traces) + 1)))

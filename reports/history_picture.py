@@ -8,7 +8,7 @@ import re
 import statistics
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waveproof.perf.change_points import ChangePoint
 from waveproof.perf.history import Point
@@ -130,8 +130,10 @@ def _runs(axes: Axes, points: Sequence[Point], medians: Sequence[float]) -> None
         low = [min(point.measurement.values) for point in points]
         high = [max(point.measurement.values) for point in points]
         axes.vlines(numbers, low, high, color=BLUE, alpha=0.25, linewidth=2, label="samples, all")
-    kind = {"marker": "o", "linewidth": 1.0} if few else {"marker": ".", "linewidth": 0.5, "markersize": 4}
-    axes.plot(numbers, medians, color=BLUE, label="median of a run", **kind)  # type: ignore[arg-type]
+    kind: dict[str, Any] = (
+        {"marker": "o", "linewidth": 1.0} if few else {"marker": ".", "linewidth": 0.5, "markersize": 4}
+    )
+    axes.plot(numbers, medians, color=BLUE, label="median of a run", **kind)
 
 
 def _levels(axes: Axes, medians: Sequence[float], changes: Sequence[ChangePoint]) -> None:

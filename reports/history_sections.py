@@ -48,7 +48,7 @@ def matching(pattern: str, quantity: str, keys: Iterable[Key]) -> tuple[Key, ...
     return tuple(key for key in keys if rule.fullmatch(key[0]) and quantity in ("", key[1]))
 
 
-def changes_section(found: Sequence[Course], pictures: Sequence[Picture] = ()) -> Section:
+def changes_section(found: Sequence[Course]) -> Section:
     """When which figure changed, by how much, and what else changed then."""
     rows = [_row(one, change) for one in found for change in one.changes]
     short = [one for one in found if not one.points[-1].measurement.quantity.exact and len(one.points) < _LEAST]
@@ -62,7 +62,7 @@ def changes_section(found: Sequence[Course], pictures: Sequence[Picture] = ()) -
         "Change: how much worse (+) or better (-), with a 95 % interval where times are noisy. Runs: before and after, "
         "as compared. No ruling: those of the gate are.", (2,),
     )  # fmt: skip
-    return Section("Change points", lead, (table,) if rows else (), tuple(pictures))
+    return Section("Change points", lead, (table,) if rows else ())
 
 
 def drift_section(found: Sequence[Course], ledger: Ledger) -> Section:

@@ -14,7 +14,7 @@ from typing import Any
 from waveproof.perf.history import History, Key
 from waveproof.perf.ledger import LEDGER, SIGNERS_SHOWN, Ledger, signers_beside
 from waveproof.perf.night import MISSING, accept_command
-from waveproof.perf.records import EXIT_STATUS, GRAVITY, gravest
+from waveproof.perf.records import EXIT_STATUS, gravest
 from waveproof.perf.run_files import Run, read_runs
 from waveproof.reports.history_sections import (
     Course,
@@ -32,6 +32,7 @@ from waveproof.reports.perf_sections import (
     history_section,
     left_sections,
     rulings_section,
+    shown_outcomes,
     versions_of,
 )
 from waveproof.reports.sections import Section, Table
@@ -80,7 +81,7 @@ def not_measured(run: Run, earlier: Sequence[Key], ledger: Ledger, without: Sequ
         without: patterns of cases that are not expected.
     """
     tonight = {_wherever(one.key) for one in run.measurements}
-    places = {places for _, _, places in tonight}
+    places = {place for _, _, place in tonight}
     signed = {entry.measurement.key for entry in ledger.entries}
     expected = {*map(_wherever, earlier), *(key for key in map(_wherever, signed) if key[2] in places)}
     left_out = {key for pattern in without for key in matching(pattern, "", expected)}
@@ -149,13 +150,7 @@ def _odd_rows(table: Table, grouped: bool) -> tuple[tuple[tuple[str, ...], ...],
 
 
 def _without_empty_columns(table: Table) -> Table:
-    kept = [at for at in range(len(table.columns)) if any(row[at] for row in table.rows)]
-    return replace(
-        table,
-        columns=tuple(table.columns[at] for at in kept),
-        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
-        numeric=tuple(new for new, at in enumerate(kept) if at in table.numeric),
-    )
+    return table.of_columns([at for at in range(len(table.columns)) if any(row[at] for row in table.rows)])
 
 
 def steps(run: Run, results: Path, ledger: Path) -> tuple[str, ...]:
@@ -200,8 +195,7 @@ def conclusion(
     """
     verdicts, tests = document.get("verdicts", {}), document.get("tests_of_rulings", ())
     outcomes = [one.outcome for test, one in zip(tests, run.rulings, strict=True) if verdicts.get(test) != "waived"]
-    told = ", ".join(f"{outcomes.count(one)} {one}" for one in reversed(GRAVITY) if one in outcomes)
-    ends = EXIT_STATUS[gravest(outcomes)]
+    ends, told = EXIT_STATUS[gravest(outcomes)], shown_outcomes(outcomes)
     if not run.rulings:
         ends, told = EXIT_STATUS["inconclusive"], "nothing was judged"
     if missing:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from waveproof.perf.history import History, Key, Point
 from waveproof.perf.night import MISSING, ground
-from waveproof.perf.records import GRAVITY, Measurement, Place, Quantity, Ruling
+from waveproof.perf.records import GRAVITY, Measurement, Outcome, Place, Quantity, Ruling
 from waveproof.perf.run_files import Run
 from waveproof.reports.picture_style import short_number, short_seconds
 from waveproof.reports.sections import Picture, Section, Table, section_of
@@ -39,8 +39,7 @@ def left_sections(document: object) -> tuple[Section, ...]:
 def rulings_section(run: Run) -> Section:
     """What the gate said of a run."""
     ordered = sorted(run.rulings, key=lambda one: (-GRAVITY.index(one.outcome), one.case, one.quantity))
-    amounts = Counter(one.outcome for one in ordered)
-    told = ", ".join(f"{amounts[outcome]} {outcome}" for outcome in reversed(GRAVITY) if amounts[outcome])
+    told = shown_outcomes(one.outcome for one in ordered)
     warnings = [] if run.rulings else ["Nothing was judged: there are figures, and no rulings on them."]
     if not run.ledger_head and run.rulings:
         held = any(one.outcome == "stale" for one in ordered)
@@ -127,6 +126,12 @@ def history_section(history: History, pictures: Sequence[Picture] = (), keys: Se
         days = list(dict.fromkeys(f"{run.when:%Y-%m-%d}" for run in (runs[0], runs[-1])))
         span = f"{count(len(runs), 'run')} from {' to '.join(days)}."
     return Section("History", span, (table,) if rows else (), tuple(pictures))
+
+
+def shown_outcomes(outcomes: Iterable[Outcome]) -> str:
+    """``1 regress, 62 pass``: the gravest first."""
+    amounts = Counter(outcomes)
+    return ", ".join(f"{amounts[outcome]} {outcome}" for outcome in reversed(GRAVITY) if amounts[outcome])
 
 
 def shown_value(value: float, quantity: Quantity) -> str:

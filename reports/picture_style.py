@@ -105,9 +105,7 @@ def style() -> Iterator[None]:
     with matplotlib.rc_context():
         # It leaves the back end and other settings of the session alone.
         matplotlib.rcdefaults()
-        settings: dict[str, Any] = {**_RULES, "axes.prop_cycle": cycler(color=COLOURS)}
-        for name, value in settings.items():
-            cast(Any, matplotlib.rcParams)[name] = value
+        cast(Any, matplotlib.rcParams).update({**_RULES, "axes.prop_cycle": cycler(color=COLOURS)})
         yield
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +28,15 @@ class Table:
     """What a reader must know to read it; under the table."""
     numeric: tuple[int, ...] = ()
     """Columns that are aligned to the right, and never cut nor broken."""
+
+    def of_columns(self, kept: Sequence[int]) -> Table:
+        """The same with these columns alone, by number."""
+        return replace(
+            self,
+            columns=tuple(self.columns[at] for at in kept),
+            rows=tuple(tuple(row[at] for at in kept) for row in self.rows),
+            numeric=tuple(new for new, at in enumerate(kept) if at in self.numeric),
+        )
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def speculation_sections(
     head = Section("Speculation", lead, (table,), drawn, missing)
     runs = [(f"Speculation {name}", result) for name, result in (("on", on), ("off", off))]
     parts = [
-        Section(f"{title}: {one.title}", one.lead, one.tables, one.pictures, one.warnings)
+        replace(one, title=f"{title}: {one.title}")
         for title, result in runs
         for one in serving_sections(result, pictures=False)
     ]

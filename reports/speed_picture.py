@@ -79,10 +79,10 @@ def speed_over_context(
     lengths = sorted({one.context for one in points})
     if len(lengths) < 2:
         raise NothingToDraw(f"points at {len(lengths)} context lengths: two are the fewest that show anything")
-    drawn_at = [(one.seconds, one.context) for one in points] + [(one.seconds, one.context) for one in floor]
-    for seconds, context in drawn_at:
-        if not (seconds > 0 and context > 0):
-            raise NothingToDraw(f"{seconds} s at a context of {context}: both must be positive")
+    marks: tuple[Point | FloorPoint, ...] = (*points, *floor)
+    for mark in marks:
+        if not (mark.seconds > 0 and mark.context > 0):
+            raise NothingToDraw(f"{mark.seconds} s at a context of {mark.context}: both must be positive")
     names = list(dict.fromkeys(one.series for one in points))
     with style():
         drawn = figure(8, 4.8)
@@ -255,9 +255,9 @@ def roofline_section(named: Sequence[tuple[str, Call]], products: Sequence[Produ
 
 
 def _peak_row(product: Product) -> tuple[str, ...]:
-    from waveproof.perf.roofline import PEAKS, PRECISIONS, peak_of
+    from waveproof.perf.roofline import BY_PRODUCT, PRECISIONS, peak_of
 
     known = [peak_of(product.name, precision) for precision in PRECISIONS]
-    source = next((one.source for one in PEAKS if one.product == product.name), "none")
+    source = BY_PRODUCT[product.name].source if product.name in BY_PRODUCT else "none"
     told = ("-" if one is None else f"{one / 1e12:,.1f}" for one in known)
     return product.name, f"{product.bytes_per_second / 1e12:.1f}", *told, source

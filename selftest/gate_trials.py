@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from waveproof.perf.measure import BadSamples, PairedSamples
 from waveproof.perf.records import Ruling
-from waveproof.perf.sign_flips import Rule, decide
-from waveproof.perf.traces import BASE, Array, Trace, in_pairs, steady, trace_of
+from waveproof.perf.sign_flips import Array, Rule, decide
+from waveproof.perf.traces import BASE, Trace, in_pairs, steady, trace_of
 
 Decider = Callable[[Array, Array, Rule], NDArray[np.str_]]
 """Outcomes of m comparisons: of candidate and baseline [m, n]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,12 +102,9 @@ class PretendedGPU:
         """Of ``torch.cuda``."""
         return _Graph(self)
 
-    def graph(self, graph: _Graph) -> AbstractContextManager[None]:
-        """Of ``torch.cuda``: launches within are held, not run; torch warns where there was none."""
-        return self._capture(graph)
-
     @contextmanager
-    def _capture(self, graph: _Graph) -> Iterator[None]:
+    def graph(self, graph: _Graph) -> Iterator[None]:
+        """Of ``torch.cuda``: launches within are held, not run; torch warns where there was none."""
         self._captured = graph.work
         try:
             yield

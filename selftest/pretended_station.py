@@ -23,8 +23,9 @@ from waveproof.golden.judges.judgement import Judgement
 from waveproof.kernels.operators.contract import Call
 from waveproof.kernels.providers import pytorch_mla
 from waveproof.perf.gpu_day_plan import contender
-from waveproof.perf.gpu_day_station import judge_results, judge_trace
+from waveproof.perf.gpu_day_station import judge_trace
 from waveproof.perf.gpu_day_terms import COLD, REPLAYED, WARM, Contender, OutOfTime, SideMissing, Trial, TrialEnded, Way
+from waveproof.perf.judged_results import judge_results
 from waveproof.perf.measure import PairedSamples
 from waveproof.perf.records import Place
 from waveproof.selftest.recorded_traces import DECODE, FILL, GENERIC, PREFILL, REDUCE, Recording
@@ -78,10 +79,9 @@ def trial(name: str = "decode", **how: object) -> Trial:
 @functools.cache
 def _judged_right(who: str) -> list[Judgement]:
     """What is right is judged once: it is the same each time."""
-    side = contender("mla_decode", who, "hip", decode_call)
-    implementation = side.subject.implementation
+    implementation = contender("mla_decode", who, "hip", decode_call).subject.implementation
     given = right()[: len(implementation.contract.returns) - len(implementation.omits)]
-    return judge_results(side, decode_call(), given)
+    return judge_results(given, decode_call(), implementation)
 
 
 @dataclass
@@ -136,12 +136,13 @@ class PretendedStation:
         """Right, unless spoiled."""
         self._step("results", seconds)
         contender, call = self._sides[side]
-        who, implementation = contender.subject.implementation.provider, contender.subject.implementation
+        implementation = contender.subject.implementation
+        who = implementation.provider
         turn = self._turns.get(who, 0)
         self._turns[who] = turn + 1
         given = right()[: len(implementation.contract.returns) - len(implementation.omits)]
         spoiled = self.spoil(who, turn, given)
-        return _judged_right(who) if spoiled is given else judge_results(contender, call, spoiled)
+        return _judged_right(who) if spoiled is given else judge_results(spoiled, call, implementation)
 
     def kernels(self, side: int, seconds: float) -> list[Judgement]:
         """By a trace that is put together."""

@@ -27,17 +27,18 @@ from waveproof.perf.economics import (
     ranked,
 )
 from waveproof.perf.printed import Interval, Unreadable, read_printed, show
-from waveproof.perf.published_columns import FORMULAS, ROLES, BadTable, normalised, role_of
+from waveproof.perf.published_columns import FORMULAS, ROLES, BadTable, Formula, normalised, role_of
 from waveproof.perf.published_results import case_study, check_text
 from waveproof.reports.cli_economics import app
 from waveproof.selftest.mutants.economics import GERMAN, PLANTED, TRIALS, bad, table, trial
+from waveproof.selftest.planted import Planted
 
 MI355X, B200, B300 = case_study()
 RUN = CliRunner()
 
 
 @pytest.mark.parametrize("entry", PLANTED, ids=lambda one: one.name)
-def test_planted(entry) -> None:  # type: ignore[no-untyped-def]
+def test_planted(entry: Planted) -> None:
     broken = entry.broken()
     assert entry.due in broken if entry.due else not broken
 
@@ -154,7 +155,7 @@ def test_intervals_hold_what_they_should() -> None:
 
 
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda one: one.text)
-def test_formulas_give_the_case_study(formula) -> None:  # type: ignore[no-untyped-def]
+def test_formulas_give_the_case_study(formula: Formula) -> None:
     row = {"gpus": 8, "gpus_per_node": 8, "nodes": 1, "aggregate_tok_s": 952, "usd_per_gpu_hour": 2.5,
            "watts_per_gpu": 1400, "tok_s_per_gpu": 119}  # fmt: skip
     due = {"nodes": 1, "usd_per_hour": 20, "tok_s_per_gpu": 119, "tok_s_per_usd_hour": 47.6, "tokens_per_usd": 171_360,

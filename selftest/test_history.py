@@ -17,7 +17,7 @@ from waveproof.perf.change_points import change_points, find_steps, least_after,
 from waveproof.perf.history import BadHistory, History, Point
 from waveproof.perf.ledger import LEDGER, Ledger
 from waveproof.perf.night import MISSING, closing, rule_on
-from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Place, Quantity, Ruling, to_json
+from waveproof.perf.records import COUNTS, SECONDS, TOKEN_RATE, Measurement, Outcome, Place, Quantity, Ruling, to_json
 from waveproof.perf.run_files import BadRun, Run, read_runs, results_text, runs_of
 from waveproof.reports.cli_perf_history import MOST_DRAWN, TooMany, app
 from waveproof.reports.history_picture import MOST_NAME, NoHistory, history_picture
@@ -150,7 +150,7 @@ def test_a_change_says_what_else_changed() -> None:
 
 
 def test_false_alarms_are_rare_whatever_the_law() -> None:
-    """At alpha 0.01 three of 150 histories are within four standard deviations of one and a half."""
+    """At alpha 0.01 one and a half of 150 are due; six are within four standard deviations of that."""
     drawn = random.Random(1)
     laws = (
         lambda: drawn.gauss(0, 0.01),
@@ -211,9 +211,9 @@ def test_courses_of_a_history(tmp_path: Path) -> None:
     assert not found.recently_worse(2)
 
 
-def night(outcomes: dict[str, str], verdicts: dict[str, str] | None = None, broken: tuple[str, ...] = ()) -> int:
+def night(outcomes: dict[str, Outcome], verdicts: dict[str, str] | None = None, broken: tuple[str, ...] = ()) -> int:
     """The exit status of a night with these outcomes by test."""
-    rulings = tuple(replace(STALE, outcome=outcome) for outcome in outcomes.values())  # type: ignore[arg-type]
+    rulings = tuple(replace(STALE, outcome=outcome) for outcome in outcomes.values())
     document = {"tests_of_rulings": list(outcomes), "verdicts": verdicts or {}, "broken": broken}
     return conclusion(document, Run("0" * 16, FIRST, (SAMPLES,), rulings), int(bool(broken)), [], False)[0]
 

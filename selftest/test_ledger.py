@@ -127,6 +127,7 @@ def test_a_ledger_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 def test_the_suites_own_ledger_holds() -> None:
     assert verify() == ()
+    assert Ledger.load().entries, "an empty one would hold too"
 
 
 def test_a_key_is_its_owners_alone(tmp_path: Path) -> None:
@@ -332,19 +333,10 @@ def test_otherwise(night):
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_session_writes_what_its_tests_held(made: Books, tmp_path: Path, processes: str) -> None:
     (tmp_path / "test_held.py").write_text(HELD)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        str(tmp_path / "test_held.py"),
-        f"--rootdir={ROOT}",
-        "-q",
-        "-n",
-        processes,
-    ]
+    command = [sys.executable, "-m", "pytest", str(tmp_path / "test_held.py"), "-q", "-n", processes]
     command += ["-c", str(ROOT / "pyproject.toml"), "-p", "waveproof.fixtures.plugin", "-p", "waveproof.perf.conftest"]
     command += [f"--perf-ledger={made.path}", f"--perf-results={tmp_path / 'r.json'}", "-p", "no:cacheprovider"]
-    command += [f"--perf-history={tmp_path / 'h.db'}", f"--results={tmp_path / 'records.jsonl'}"]
+    command += [f"--perf-history={tmp_path / 'h.db'}", f"--results={tmp_path / 'records.jsonl'}", f"--rootdir={ROOT}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
     verdicts = {record.test: record.verdict.value for record in read_records(tmp_path / "records.jsonl")}

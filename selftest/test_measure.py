@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import pytest
 import torch
@@ -176,8 +177,8 @@ class TestDevice:
         assert not any("launches" in note for note in timed().notes)
 
     @pytest.mark.parametrize(("clock", "place"), [("host", "meta"), ("device", "cpu")])
-    def test_clocks_are_not_mixed(self, clock: str, place: str) -> None:
-        plan = PairPlan(pairs=1, clock=clock)  # type: ignore[arg-type]
+    def test_clocks_are_not_mixed(self, clock: Literal["host", "device"], place: str) -> None:
+        plan = PairPlan(pairs=1, clock=clock)
         with pytest.raises(WrongClock, match=place):
             measure_pair(int, int, plan, [torch.empty(8, device=place)], instruments=HOST)
 

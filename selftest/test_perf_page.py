@@ -49,12 +49,12 @@ PIXEL = (
 )
 
 
-def ruled(case: str, outcome: str, **changed: object) -> Ruling:
-    fields: dict[str, object] = {
+def ruled(case: str, outcome: str, **changed: Any) -> Ruling:
+    fields: dict[str, Any] = {
         "case": case, "quantity": "time", "outcome": outcome, "effect": 1.04, "low": 1.03, "high": 1.05,
         "confidence": 0.999, "tolerance": 0.02, "reason": "because", "against": "baseline",
     }  # fmt: skip
-    return Ruling(**{**fields, **changed})  # type: ignore[arg-type]
+    return Ruling(**{**fields, **changed})
 
 
 def timed(seconds: float, case: str = "mla_decode/aiter/heads=12/keys=1024", *notes: str) -> Measurement:

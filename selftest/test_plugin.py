@@ -5,9 +5,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from waveproof.fixtures.plugin import pytest_ignore_collect
+from waveproof.kernels.runtimes.child import ROOT
 from waveproof.reports.verdicts import Record, Verdict
 from waveproof.selftest.suite_runs import run_suite
 
@@ -146,3 +150,21 @@ def test_waiver_turns_yellow_and_must_stay_needed(tmp_path: Path, mine: Path) ->
         run = run_suite(directory, f"--waivers={directory / 'waivers.toml'}", *selected)
         assert run.exit_status == status, (name, run.printed)
         assert says in run.printed, name
+
+
+@pytest.mark.parametrize(
+    ("marker", "named", "profile", "closed"),
+    [
+        ("rocm", False, "quick", {"selftest", "perf"}),
+        ("rocm", False, "nightly", {"selftest"}),
+        ("rocm", True, "quick", {"selftest"}),
+        ("", False, "quick", set()),
+    ],
+)
+def test_the_main_job_opens_neither_selftests_nor_what_measures(
+    marker: str, named: bool, profile: str, closed: set[str]
+) -> None:
+    source = pytest.Config.ArgsSource.ARGS if named else pytest.Config.ArgsSource.TESTPATHS
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=marker, profile=profile), args_source=source)
+    rooms = ("conformance", "perf", "selftest")
+    assert {room for room in rooms if pytest_ignore_collect(ROOT / room / "test_any.py", config)} == closed

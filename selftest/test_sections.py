@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -15,9 +16,9 @@ from waveproof.reports.sections import Section, Table, print_sections
 
 
 def _printed(section: Section, width: int) -> str:
-    console = Console(width=width, file=io.StringIO())
-    print_sections([section], console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    file = io.StringIO()
+    print_sections([section], Console(width=width, file=file))
+    return file.getvalue()
 
 
 def _fits() -> Section:
@@ -27,7 +28,7 @@ def _fits() -> Section:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("make", [_fits, lambda: rates_section(case_study()), lambda: break_even_section(case_study())])
-def test_numbers_are_never_cut(make, width: int) -> None:  # type: ignore[no-untyped-def]
+def test_numbers_are_never_cut(make: Callable[[], Section], width: int) -> None:
     section = make()
     told = _printed(section, width)
     words = {word.strip() for line in told.splitlines() for word in line.split("│")}

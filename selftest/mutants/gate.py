@@ -13,10 +13,10 @@ from scipy.stats import mannwhitneyu, t
 from waveproof.perf.gate import NotComparable, judge_exact, judge_pairs, judge_ratio, judge_unpaired
 from waveproof.perf.measure import PairedSamples
 from waveproof.perf.night import TOLERANCE, Night
-from waveproof.perf.records import COUNTS, SECONDS, Measurement, Place, Quantity, Ruling
-from waveproof.perf.sign_flips import Rule, decide
+from waveproof.perf.records import COUNTS, SECONDS, Measurement, Outcome, Place, Quantity, Ruling
+from waveproof.perf.sign_flips import Array, Rule, decide
 from waveproof.perf.thresholds import BadCalibration, Threshold, calibrate, key_of
-from waveproof.perf.traces import BASE, Array, in_pairs, trace_of
+from waveproof.perf.traces import BASE, in_pairs, trace_of
 from waveproof.selftest.gate_trials import (
     TROUBLED,
     Decider,
@@ -122,8 +122,8 @@ def unchecked(samples: Any) -> Ruling:
     """Compares with NaN, which is false, and so passes; uneven sides are cut."""
     pairs = min(len(samples.candidate), len(samples.baseline))
     ratio = float(np.median(samples.candidate[:pairs]) / np.median(samples.baseline[:pairs])) if pairs else math.nan
-    outcome = "regress" if ratio > 1.05 else "pass"
-    return Ruling("case", "time", outcome, ratio, ratio, ratio, 0.999, 0.005, "")  # type: ignore[arg-type]
+    outcome: Outcome = "regress" if ratio > 1.05 else "pass"
+    return Ruling("case", "time", outcome, ratio, ratio, ratio, 0.999, 0.005, "")
 
 
 def coins_unread(samples: Any) -> Ruling:
@@ -195,8 +195,8 @@ def counted(value: float, versions: dict[str, str] | None = None, quantity: Quan
 def as_a_time(measured: Measurement, baseline: Measurement) -> Ruling:
     """A count let vary by half a percent, as a time may."""
     ratio = measured.values[0] / baseline.values[0]
-    outcome = "regress" if ratio > 1.005 else "pass"
-    return Ruling("case", "count", outcome, ratio, ratio, ratio, 1.0, 0.005, "")  # type: ignore[arg-type]
+    outcome: Outcome = "regress" if ratio > 1.005 else "pass"
+    return Ruling("case", "count", outcome, ratio, ratio, ratio, 1.0, 0.005, "")
 
 
 def exact(judge: Callable[[Measurement, Measurement], Ruling], versions: dict[str, str]) -> Callable[[], Sequence[str]]:

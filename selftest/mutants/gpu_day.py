@@ -49,12 +49,11 @@ def broken(station: PretendedStation, seconds: float = 100.0, **how: object) -> 
     return [*rules, *(SLOWER for one in result.rulings if one.outcome == "regress")]
 
 
-def at(who: str, **how: object) -> Callable[[], Sequence[str]]:
+def at(who: str, kernels: Sequence[str] | None = None, seconds: float | None = None) -> Callable[[], Sequence[str]]:
     """A provider that launches other kernels or takes other times."""
-    kernels, seconds = how.get("kernels", KERNELS[who]), how.get("seconds", SECONDS[who])
-    return lambda: broken(
-        PretendedStation(kernels_of={**KERNELS, who: kernels}, seconds_of={**SECONDS, who: seconds})  # type: ignore[dict-item]
-    )
+    kernels_of = KERNELS if kernels is None else {**KERNELS, who: kernels}
+    seconds_of = SECONDS if seconds is None else {**SECONDS, who: seconds}
+    return lambda: broken(PretendedStation(kernels_of=kernels_of, seconds_of=seconds_of))
 
 
 def spoiled(who: str, change: Callable[[torch.Tensor], torch.Tensor], since: int = 0) -> Callable[[], Sequence[str]]:
@@ -128,7 +127,7 @@ def multiplied(share: float) -> list[str]:
 
 def published(product: str, precision: str, times: float) -> list[str]:
     """Rules that a product's row breaks with one figure so many times as large."""
-    (row,) = (one for one in roofline.PEAKS if one.product == product)
+    row = roofline.BY_PRODUCT[product]
     figure = row.flop_per_second[precision]
     assert figure is not None
     changed = replace(row, flop_per_second={**row.flop_per_second, precision: figure * times})
